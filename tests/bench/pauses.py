@@ -304,9 +304,11 @@ class Scene:
         self.run(of_batches.call_forget(self.ops, nonce(), "large"))
         self.run(of_batches.restore_batch(self.ops, nonce, "large", joined, None))
         self.run(of_batches.call_seal(self.ops, nonce(), "large", arguments.tasks(()), "done", 1000))
-        self.run(of_batches.call_members(self.ops, "large", 1, BATCH), of_batches.call_page(self.ops, "0", BATCH))
+        self.run(
+            of_batches.call_members(self.ops, "large", 1, BATCH), of_batches.call_batches(self.ops, "page", "0", BATCH)
+        )
         self.run(*self.ops.forget((ids,)))
-        self.run(of_batches.call_named(self.ops, names))
+        self.run(of_batches.call_batches(self.ops, "names", 0, *names))
         self.run(*[of_batches.call_forget(self.ops, nonce(), name) for name in ("large", *names)])
         self.promote(2)
         self.run(*self.ops.forget(([f"after {name}" for name in names],)))

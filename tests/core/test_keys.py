@@ -93,7 +93,7 @@ def live(queue: Queue) -> None:
     once(ops.promote_due())
     done, failing, given_up, crashing, given_back, again = claimed(queue, 6, max_runtime=50)
     queue.extend([done, failing])
-    queue.run(queue.flows.results.look([done.task.encode(), given_up.task.encode()], "c"))
+    queue.run(queue.flows.results.look_at([done.task.encode(), given_up.task.encode()], "c"))
     queue.ack(done, put={"new": 1, "http://b.example/new": None})
     queue.fail(failing, trouble(), retry_in=5)
     queue.fail(given_up, trouble(), give_up=True)

@@ -166,7 +166,7 @@ def test_one_call_that_ends_what_very_many_wait_for_tells_no_more_than_ten_thous
     queue: Queue, raw: redis.Redis
 ) -> None:
     leases = leases_of(queue, *(f"t{i:02}" for i in range(30)))
-    queue.run(queue.flows.results.look([b"t00"], "c"))
+    queue.run(queue.flows.results.look_at([b"t00"], "c"))
     names = " ".join(f"client-{i:09}" for i in range(500))
     raw.hset(f"timeoutq:{{{queue.name}}}:awaited", mapping={lease.task: names for lease in leases})
     queue.ack(leases)

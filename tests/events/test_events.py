@@ -15,7 +15,7 @@ from timeoutq import (
     Queue,
     open_queue,
 )
-from timeoutq.rooms.events import START, Event, before, behind, fold
+from timeoutq.rooms.events import START, Event, before, fold
 from timeoutq.words.model import State
 
 
@@ -228,12 +228,10 @@ def test_a_shard_has_a_log_and_a_cursor_is_one_place_in_each(url: str, name: str
     assert list(raw.scan_iter(f"timeoutq:{{{name}*")) == []
 
 
-def test_a_place_before_and_one_behind() -> None:
+def test_the_place_before_a_place() -> None:
     assert before("5-3") == "5-2"
     assert before("5-0") == "4-18446744073709551615"
     assert before(START) == START
-    assert behind("5-3") == "5-4"
-    assert behind("4-18446744073709551615") == "5-0"
 
 
 def test_what_cleaners_do_is_logged(queue: Any) -> None:

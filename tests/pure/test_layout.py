@@ -34,11 +34,11 @@ ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 4320,
-    "client": 3930,
+    "client": 3920,
     "functions": 3840,
     "gateway": 6050,
     "lua": 4800,
-    "rooms": 3110,
+    "rooms": 2890,
     "scrapy": 2330,
     "server": 3210,
     "testing": 670,

@@ -18,7 +18,7 @@ from typing import Any
 from tests.rig.library import Side
 from tests.rig.library_calls import SETTINGS, WEIGHTS, Args, World
 from tests.rig.servers import redis_server, valkey
-from timeoutq.rooms.events import NOWHERE, Fold, event_of
+from timeoutq.rooms.events import Fold, event_of
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.words.model import State, text
 
@@ -113,7 +113,7 @@ class Walk:
     def _look(self, moves: Mapping[str, Sequence[str]], what: str, size: int) -> None:
         # each task was where the entry says that it was
         for way, tasks in moves.items():
-            was = State(left) if (left := way.partition(">")[0]) != NOWHERE else None
+            was = State(left) if (left := way.partition(">")[0]) != "-" else None
             if wrong := [task for task in tasks if self.fold.where(task) is not was]:
                 raise Differs(f"after {what}: {way} names {wrong!r}, which were elsewhere")
             self.verdict.ways[way] += len(tasks)

@@ -128,7 +128,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "ack that blocks for a time": ("ack", asks(lambda ops, held: ops.ack(held, until=each(held, 9999)))),
     "note": ("note", lambda q, held: q.note(held[0], 1, 2, "reading")),
     "ack bare": ("ack", asks(lambda ops, held: ops.ack(held, bare=[0]))),
-    "await": ("await", lambda q, held: q.run(q.flows.results.look([lease.task.encode() for lease in held], "c"))),
+    "await": ("await", lambda q, held: q.run(q.flows.results.look_at([lease.task.encode() for lease in held], "c"))),
     "give up with a result": (
         "fail",
         asks(lambda ops, held: ops.fail(held[:1], [-1], [b"no"], results={0: Kept(b"r", 9999)})),
@@ -295,7 +295,7 @@ def prepare(queue: Queue, client: Any, case: Case) -> None:
         queue.configure(keep_done=0)
     elif case.verb in ("ack with results", "ack bare", "give up with a result"):
         held: list[bytes] = client.zrange(leases, 0, -1)
-        queue.run(queue.flows.results.look(held, "c"))
+        queue.run(queue.flows.results.look_at(held, "c"))
         client.set(key("result:" + held[0].decode()), "of a run before")
     elif case.verb.endswith("what was cancelled"):
         queue.cancel([task.decode() for task in client.zrange(leases, 0, -1)], by="me")

@@ -36,7 +36,7 @@ class Driver(Face):
 
     def _prepare(self) -> None:
         self._held: tuple[int, Links] | None = None  # the process that uses the links, and the links
-        self._waits = Waits(self, lambda: self.flows.results)
+        self._waits = Waits(self)
 
     def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""
@@ -104,7 +104,7 @@ class AsyncDriver(Face):
     def _prepare(self) -> None:
         self._links: dict[asyncio.AbstractEventLoop, AsyncLinks] = {}
         self._background: set[asyncio.Task[Any]] = set()  # calls that were cancelled, and give back what they took
-        self._waits = AsyncWaits(self, lambda: self.flows.results)
+        self._waits = AsyncWaits(self)
 
     async def run(self, flow: Flow[T]) -> T:
         """Carry out a flow; before the first flow, check the server and write the settings of the queue."""

@@ -94,7 +94,7 @@ class Queue(Driver):
     server = blocking(QueueFlows.server)
 
     hosts = _room("hosts", Hosts)
-    results = _room("results", lambda queue, flows: Results(queue, flows, queue._waits))
+    results = _room("results", Results)
     schedules = _room("schedules", Schedules)
     batches = _room("batches", Batches)
     events = _room("events", Events)
@@ -158,7 +158,7 @@ class AsyncQueue(AsyncDriver):
     server = awaiting(QueueFlows.server)
 
     hosts = _room("hosts", AsyncHosts)
-    results = _room("results", lambda queue, flows: AsyncResults(queue, flows, queue._waits))
+    results = _room("results", AsyncResults)
     schedules = _room("schedules", AsyncSchedules)
     batches = _room("batches", AsyncBatches)
     events = _room("events", AsyncEvents)

@@ -1,11 +1,4 @@
-"""Batches: tasks whose ends are counted together, and one more task that becomes ready when all of them have ended.
-
-    queue.batches.put("crawl-7", *urls)
-    queue.batches.seal("crawl-7", Task("report-7", {"of": "crawl-7"}))
-
-The scripts that end tasks count for the batches of these tasks, in the same step (`lua/batches.lua`); so each end
-counts once, whatever is sent twice, and the callback becomes ready once.
-"""
+"""Batches: tasks whose ends are counted together, and one more task that becomes ready when all of them have ended."""
 
 from __future__ import annotations
 
@@ -15,10 +8,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal
 
 from timeoutq.rooms.room import AsyncRoom, Room
-from timeoutq.server.calls import BATCH, BATCH_KEPT, Call, Words, refuse_rerun, section
+from timeoutq.server.calls import BATCH, BATCH_KEPT, Argument, Call, Words, refuse_rerun, section
+from timeoutq.verbs import reads
 from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.faces import Walk, aiterating, awaiting, blocking, iterating
 from timeoutq.verbs.operations import Operations
@@ -46,18 +40,12 @@ class BatchInfo:
     state: BatchState
     """`open`: tasks may join; `sealed`: no more; `ended`: all have ended, and the callback, if there is one, was put;
     `broken`: all have ended, not all of them are done, and the callback is in failed."""
-    tasks: int
-    """How many tasks have joined."""
-    outstanding: int
-    """How many of them have not ended. A task that is retried or released has not ended."""
-    failed: int
-    """How many have ended in any other way than done: they are in failed, or were forgotten."""
-    on: On | None
-    """When the callback becomes ready; None while the batch is open."""
-    callback: str | None
-    """The id of the callback."""
-    at: float
-    """When the state changed or a task joined, Unix seconds."""
+    tasks: int  # how many tasks have joined
+    outstanding: int  # how many of them have not ended. A task that is retried or released has not ended
+    failed: int  # how many have ended in any other way than done: they are in failed, or were forgotten
+    on: On | None  # when the callback becomes ready; None while the batch is open
+    callback: str | None  # the id of the callback
+    at: float  # when the state changed or a task joined, Unix seconds
 
     @property
     def done(self) -> int:
@@ -75,15 +63,11 @@ class BatchPage(Sequence[BatchInfo]):
     """A page of batches, in no order."""
 
     batches: Sequence[BatchInfo]
-    cursor: str | None
-    """Give it to read the next page; None: this was the last one."""
+    cursor: str | None  # give it to read the next page; None: this was the last one
 
-    @overload
-    def __getitem__(self, at: int) -> BatchInfo: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[BatchInfo]: ...
-    def __getitem__(self, at: int | slice) -> BatchInfo | Sequence[BatchInfo]:
-        return self.batches[at]
+    def __getitem__(self, at: Any) -> Any:
+        found: Any = self.batches[at]
+        return found
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -94,10 +78,8 @@ class Member:
     """A task of a batch."""
 
     task: str
-    place: int
-    """Its place in the batch, from 1 on, in the order in which the tasks were put."""
-    end: End
-    """`open`: it has not ended; `done`; `lost`: it has ended in another way."""
+    place: int  # its place in the batch, from 1 on, in the order in which the tasks were put
+    end: End  # `open`: it has not ended; `done`; `lost`: it has ended in another way
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,40 +98,33 @@ class Sealed:
     batch: str
     on: On
     keep_ms: int
-    digest: str
-    """Names the call that has sealed the batch: the same call again is not refused."""
-    callback: bytes
-    """Empty where there is no callback."""
+    digest: str  # names the call that has sealed the batch: the same call again is not refused
+    callback: bytes  # empty where there is no callback
 
 
 def call_seal(operations: Operations, nonce: bytes, name: str, callback: TaskList, on: On, keep_ms: int) -> Call[bool]:
     """Build the call that seals a batch; `callback` is one task, or none."""
     options: Words = []
     if callback.ids:
-        options += section("callback", callback.ids[0])
-        body, group, priority = callback.payloads.get(0), callback.groups.get(0), callback.priorities.get(0)
-        if body is not None:
-            options += section("payload", body.pack() if isinstance(body, Body) else body)
-        group = group or foreign_host(callback.ids[0])
-        if group is not None:
-            options += section("group", group)
-        if priority is not None:
-            options += section("priority", priority)
+        id, body = callback.ids[0], callback.payloads.get(0)
+        payload, group = body.pack() if isinstance(body, Body) else body, callback.groups.get(0) or foreign_host(id)
+        given = {"callback": id, "payload": payload, "group": group, "priority": callback.priorities.get(0)}
+        options = [word for name, value in given.items() if value is not None for word in section(name, value)]
     words: Words = [on[:1], keep_ms]
     said = b"\0".join(word if isinstance(word, bytes) else str(word).encode() for word in [*words, *options])
     digest = hashlib.sha256(said).hexdigest()[:24]
     weight = sum(len(word) for word in options if isinstance(word, bytes))
-    call = operations.call("seal_batch", [name, *words, digest, *options], _known, id=nonce, weight=weight)
+    call = operations.call("seal_batch", [name, *words, digest, *options], _is_done, id=nonce, weight=weight)
     return operations.if_room(call, links=True)
 
 
 def call_forget(operations: Operations, nonce: bytes, name: str) -> Call[bool]:
     """Build the call that forgets a batch; it says whether there was one."""
-    return operations.call("seal_batch", [name, "x", 0, "-"], _known, id=nonce)
+    return operations.call("seal_batch", [name, "x", 0, "-"], _is_done, id=nonce)
 
 
-def _known(reply: Any) -> bool:
-    return cast("bool", reply == b"O")
+def _is_done(reply: Any) -> bool:
+    return bool(reply == b"O")
 
 
 def restore_batch(
@@ -164,29 +139,24 @@ def restore_batch(
     return operations.call("restore_batch", words, int, id=nonce())
 
 
-def seals(operations: Operations, cursor: str, n: int) -> Call[tuple[str, list[Sealed]]]:
+def seals(operations: Operations, cursor: str, n: int) -> Call[tuple[str | None, list[Sealed]]]:
     """Build the call that reads about `n` batches for an export; it gives the next cursor, too."""
 
-    def read(reply: Any) -> tuple[str, list[Sealed]]:
+    def read(reply: Any) -> tuple[str | None, list[Sealed]]:
         _, following, *rows = reply
         found = list[Sealed]()
         for name, record, tasks, _, _ in zip(*[iter(rows)] * 5, strict=True):
             state, on, keep_ms, _, digest, callback = [*record.split(b" ", 5), *[b""] * 6][:6]
             if state in (b"e", b"b") and on in ONS and keep_ms.isdigit() and tasks:
                 found.append(Sealed(text(name), ONS[on], int(keep_ms), text(digest), callback))
-        return following.decode() if isinstance(following, bytes) else str(following), found
+        return reads.next_cursor(following), found
 
     return operations.call("batches", ["page", cursor, n], read)
 
 
-def call_named(operations: Operations, names: Sequence[str]) -> Call[BatchPage]:
-    """Build the call that reads up to 500 batches by their names."""
-    return operations.call("batches", ["names", 0, *names], _page)
-
-
-def call_page(operations: Operations, cursor: str, n: int) -> Call[BatchPage]:
-    """Build the call that reads about `n` batches, from a cursor on."""
-    return operations.call("batches", ["page", cursor, n], _page)
+def call_batches(operations: Operations, *words: Argument) -> Call[BatchPage]:
+    """Build the call that reads up to 500 batches; the words are as `lua/verbs/batches.lua` says."""
+    return operations.call("batches", words, _page)
 
 
 def call_members(operations: Operations, name: str, first: int, last: int) -> Call[tuple[int, list[Member]]]:
@@ -203,8 +173,7 @@ def call_members(operations: Operations, name: str, first: int, last: int) -> Ca
 def _page(reply: Any) -> BatchPage:
     _, cursor, *rows = reply
     found = [_read_batch(*row) for row in zip(*[iter(rows)] * 5, strict=True)]
-    cursor = cursor.decode() if isinstance(cursor, bytes) else str(cursor)
-    return BatchPage([one for one in found if one is not None], None if cursor == "0" else cursor)
+    return BatchPage([one for one in found if one is not None], reads.next_cursor(cursor))
 
 
 def _read_batch(name: bytes, record: bytes, tasks: int, outstanding: int, failed: int) -> BatchInfo | None:
@@ -218,10 +187,7 @@ def _read_batch(name: bytes, record: bytes, tasks: int, outstanding: int, failed
 
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}\Z")
-Members = list[Member]
-"""In the classes below, `list` is a method."""
-STALE = 86_400.0
-"""A batch that nobody has sealed for so many seconds is worth a word of doctor."""
+STALE = 86_400.0  # a batch that nobody has sealed for so many seconds is worth a word of doctor
 
 
 def checked(name: object) -> str:
@@ -231,28 +197,12 @@ def checked(name: object) -> str:
     return name
 
 
-def _seal(talk: Talk, name: str, call: Call[bool]) -> Flow[BatchInfo]:
-    yield from answer(talk, call)
-    found = yield from look(talk, [name])
-    # whoever keeps a batch for no time does not find it again
-    return found.get(name) or BatchInfo(name, "ended", 0, 0, 0, None, None, 0.0)
-
-
-def look(talk: Talk, names: Sequence[str]) -> Flow[dict[str, BatchInfo]]:
-    """Tell about batches, without those that are not known."""
-    found: dict[str, BatchInfo] = {}
-    for at in range(0, len(names), BATCH):
-        page = yield from answer(talk, call_named(talk.operations, names[at : at + BATCH]), UNCONFIRMED)
-        found.update((one.name, one) for one in page.batches)
-    return found
-
-
 def some(talk: Talk) -> Flow[list[BatchInfo]]:
     """Tell about all batches, or about ten thousand of them; one that changes meanwhile may come twice."""
     found = list[BatchInfo]()
-    cursor: str | None = "0"
+    cursor = reads.START
     while cursor is not None and len(found) < 10_000:
-        page = yield from answer(talk, call_page(talk.operations, cursor, BATCH), UNCONFIRMED)
+        page = yield from answer(talk, call_batches(talk.operations, "page", cursor, BATCH), UNCONFIRMED)
         found += page.batches
         cursor = page.cursor
     return found
@@ -346,16 +296,23 @@ class BatchFlows:
         if on not in ONS.values():
             raise InvalidInput(f"on= is 'ended' (however the tasks end) or 'done' (all must be done), not {shown(on)}")
         keep_ms = round(arguments.seconds(keep, "keep") * 1000)
-        call = call_seal(self.talk.operations, self.talk.nonce(), name, found, on, keep_ms)
-        return _seal(self.talk, name, call)
+        yield from answer(self.talk, call_seal(self.talk.operations, self.talk.nonce(), name, found, on, keep_ms))
+        # whoever keeps a batch for no time does not find it again
+        there = yield from self.look(name)
+        return there.get(name) or BatchInfo(name, "ended", 0, 0, 0, None, None, 0.0)
 
     def look(self, *names: str) -> Flow[dict[str, BatchInfo]]:
         """Tell about batches, any number of them; those that are not known are left out."""
-        return look(self.talk, [checked(name) for name in names])
+        named, found = list(map(checked, names)), dict[str, BatchInfo]()
+        for at in range(0, len(named), BATCH):
+            call = call_batches(self.talk.operations, "names", 0, *named[at : at + BATCH])
+            found.update((one.name, one) for one in (yield from answer(self.talk, call, UNCONFIRMED)))
+        return found
 
     def list(self, cursor: str | None = None, n: int = 100) -> Flow[BatchPage]:
         """Read a page of about `n` batches, in no order; give the `cursor` of a page to read the next one."""
-        call = call_page(self.talk.operations, arguments.cursor(cursor), arguments.count(n, high=BATCH))
+        start, most = arguments.cursor(cursor), arguments.count(n, high=BATCH)
+        call = call_batches(self.talk.operations, "page", start, most)
         return answer(self.talk, call, UNCONFIRMED)
 
     def members(self, name: str) -> Walk[Member]:
@@ -363,16 +320,11 @@ class BatchFlows:
 
         def read(cursor: str) -> Flow[tuple[Sequence[Member], str | None]]:
             behind = int(cursor) + BATCH
-            count, found = yield from self.some_members(name, int(cursor), BATCH)
+            call = call_members(self.talk.operations, checked(name), int(cursor) + 1, behind)
+            count, found = yield from answer(self.talk, call, UNCONFIRMED)
             return found, str(behind) if behind <= count else None
 
         return Walk(read)
-
-    def some_members(self, name: str, after: int, n: int) -> Flow[tuple[int, Members]]:
-        """Read up to `n` tasks of a batch, those behind the place `after`; give the number of all, too."""
-        first = 1 + arguments.count(after, "after", 0, 1_000_000)
-        last = first + arguments.count(n, high=BATCH) - 1
-        return answer(self.talk, call_members(self.talk.operations, checked(name), first, last), UNCONFIRMED)
 
     def forget(self, name: str) -> Flow[bool]:
         """Forget a batch, and say whether there was one: nothing is counted any more, and its tasks stay.
@@ -384,7 +336,10 @@ class BatchFlows:
 
 
 class Batches(Room[BatchFlows]):
-    """The batches of a queue. A batch is known by its name: 1 to 64 of A-Z a-z 0-9 . _ : -."""
+    """The batches of a queue. A batch is known by its name: 1 to 64 of A-Z a-z 0-9 . _ : -.
+
+    The scripts that end tasks count for their batches in the same step (`lua/batches.lua`): each end counts once.
+    """
 
     put = blocking(BatchFlows.put)
     seal = blocking(BatchFlows.seal)

@@ -1,10 +1,4 @@
-"""The event log of a queue: which tasks each call has moved, and to where. `queue.events` is the face of this room.
-
-The scripts write the log (`lua/events.lua`) into a stream, which any client of Redis can read, also with consumer
-groups. The cursor of a log is the id of the last entry that was read. A sharded queue has a log in each shard: its
-cursor is one id for each shard, in the order of the shards, with dots between them; the order of entries holds within a
-shard, and pages are sorted by time.
-"""
+"""The event log of a queue: which tasks each call has moved, and to where. `queue.events` is the face of this room."""
 
 from __future__ import annotations
 
@@ -14,9 +8,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from itertools import chain
+from typing import TypeVar
 
 from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.server.calls import Command
 from timeoutq.verbs import replies
 from timeoutq.verbs.faces import Walk, aiterating, awaiting, blocking, iterating
 from timeoutq.verbs.flows import is_final
@@ -58,10 +54,10 @@ def divided(setting: bytes, shards: int) -> bytes:
     return setting if most == b"-" else b"%d %s" % (max(1, int(most) // shards), level)
 
 
-START = "0-0"
-"""The place before the first entry of a log."""
-MOST = 2**64 - 1
-"""The highest number that the second half of an id can be."""
+START = "0-0"  # the place before the first entry of a log
+MOST = 2**64 - 1  # the highest number that the second half of an id can be
+CHUNK = 100  # how many entries of a log are read at once. An entry has some 64 KiB at most
+READS = 100  # how often a log is read for one page of the entries of a task, whether they hold such entries or not
 
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _ID = re.compile(r"([0-9]{1,16})-([0-9]{1,20})")
@@ -71,26 +67,18 @@ _ID = re.compile(r"([0-9]{1,16})-([0-9]{1,20})")
 class Event:
     """What one call did to the tasks of a queue; a call that moved many long ids has several entries."""
 
-    cursor: str
-    """The place right behind this entry: a reader goes on from here."""
-    id: str
-    """The id of the entry in its stream: the server's time in ms, and a number."""
-    at: float
-    """The server's time, seconds since 1970."""
-    verb: str
-    """What was called, such as `put`, `claim` or `requeue_expired`."""
+    cursor: str  # the place right behind this entry: a reader goes on from here
+    id: str  # the id of the entry in its stream: the server's time in ms, and a number
+    at: float  # the server's time, seconds since 1970
+    verb: str  # what was called, such as `put`, `claim` or `requeue_expired`
     by: str | None
     """Who called, if that is known: the token of a lease, or the name of a client, of a schedule, or of who cancels."""
     moves: Mapping[str, Sequence[str]]
     """The tasks that went each way: `{"todos>in_progress": ["https://a.example/"]}`; `-` is no state."""
-    shard: int | None = None
-    """The shard whose log this is; None on a queue without shards."""
-    level: str | None = None
-    """The level from here on, in an entry that tells of a new level."""
-    tasks: int | None = None
-    """How many tasks the queue had when the level changed."""
-    offset: int | None = field(default=None, compare=False)
-    """How many bytes were logged before this entry."""
+    shard: int | None = None  # the shard whose log this is; None on a queue without shards
+    level: str | None = None  # the level from here on, in an entry that tells of a new level
+    tasks: int | None = None  # how many tasks the queue had when the level changed
+    offset: int | None = field(default=None, compare=False)  # how many bytes were logged before this entry
 
     def of(self, task: str) -> list[tuple[str, str]]:
         """Give the moves of one task, each with the state that it left and the state that it entered."""
@@ -140,11 +128,6 @@ def _number(word: str | None) -> int | None:
     return int(word) if word is not None and re.fullmatch(r"[0-9]{1,18}", word, re.ASCII) else None
 
 
-def events_of(reply: Any, shard: int | None = None) -> list[Event]:
-    """Read the reply to XRANGE, or to XREVRANGE, whose order is kept."""
-    return [event_of(id, replies.flat(words), shard) for id, words in reply or ()]
-
-
 def before(place: str) -> str:
     """Give the last id that there can be before this one."""
     found = _ID.fullmatch(place)
@@ -154,15 +137,12 @@ def before(place: str) -> str:
     return f"{ms - 1}-{MOST}" if ms else START
 
 
-def behind(place: str) -> str:
-    """Give the first id that there can be behind this one."""
-    found = _ID.fullmatch(place)
-    ms, number = (int(found[1]), int(found[2])) if found else (0, 0)
-    return f"{ms}-{number + 1}" if number < MOST else f"{ms + 1}-0"
-
-
 def places(after: object, logs: int) -> list[str] | None:
-    """Read a cursor, or a time (Unix seconds or an aware datetime): the place in each log; None for None."""
+    """Read a cursor, or a time (Unix seconds or an aware datetime): the place in each log; None for None.
+
+    The cursor of a log (`lua/events.lua`) is the id of the last entry that was read; that of a sharded queue is one id
+    for each shard, in their order, with dots between them.
+    """
     if after is None:
         return None
     if isinstance(after, datetime | int | float) and not isinstance(after, bool):
@@ -176,15 +156,6 @@ def places(after: object, logs: int) -> list[str] | None:
             "or 0 for the beginning"
         )
     return found
-
-
-def cursor_of(known: Iterable[str]) -> str:
-    """Give the cursor of the places in all logs."""
-    return ".".join(known)
-
-
-NOWHERE = "-"
-"""Stands in a move for no state."""
 
 
 class Fold:
@@ -234,26 +205,16 @@ def fold(events: Iterable[Event]) -> Fold:
 
 T = TypeVar("T")
 
-CHUNK = 100
-"""How many entries of a log are read at once. An entry has some 64 KiB at most."""
-
-READS = 100
-"""How often a log is read for one page of the entries of a task, whether they hold such entries or not."""
-
 After = str | float | datetime | None
 """Where to begin: a cursor, or a time (Unix seconds or an aware datetime); None is the end of the log."""
 
 
-def read(talk: Talk, place: str, n: int, shard: int | None) -> Flow[Sequence[Event]]:
-    """Read up to `n` entries behind a place of one log."""
-    (reply,) = yield from ask(talk, [("XRANGE", talk.operations.key("events"), behind(place), "+", "COUNT", n)])
-    return events_of(reply, shard)
-
-
-def read_back(talk: Talk, place: str, n: int, shard: int | None) -> Flow[Sequence[Event]]:
-    """Read the last `n` entries up to a place of one log, `+` for its end; the oldest first."""
-    (reply,) = yield from ask(talk, [("XREVRANGE", talk.operations.key("events"), place, "-", "COUNT", n)])
-    return events_of(reply, shard)[::-1]
+def _entries(talk: Talk, shard: int | None, place: str, n: int, back: bool) -> Flow[list[Event]]:
+    # up to `n` entries of one log behind a place, or the last ones up to the place; `+` is its end
+    key = talk.operations.key("events")
+    command: Command = ("XREVRANGE", key, place, "-") if back else ("XRANGE", key, f"({place}", "+")
+    (reply,) = yield from ask(talk, [(*command, "COUNT", n)])
+    return [event_of(id, replies.flat(words), shard) for id, words in reply or ()]
 
 
 class EventFlows:
@@ -293,8 +254,9 @@ class EventFlows:
 
     def ends(self) -> Flow[Sequence[str]]:
         """Give the place behind the last entry of each log."""
-        found = yield from self._all([read_back(talk, "+", 1, shard) for shard, talk in self._talks()])
-        return [events[-1].id if events else START for events in found]
+        logs = len(self._talks())
+        last = {event.shard or 0: event.id for event in (yield from self._read(["+"] * logs, 1, back=True))}
+        return [last.get(log, START) for log in range(logs)]
 
     def forward(self, known: Sequence[str], n: int, task: str | None) -> Flow[EventPage]:
         """Read up to `n` entries behind the places; with a task, those of the next `READS` reads that moved the task.
@@ -305,7 +267,8 @@ class EventFlows:
         for _ in range(READS):
             if len(found) == n:
                 break
-            some = yield from self._next(known, CHUNK if task is not None else min(CHUNK, n - len(found)))
+            most = CHUNK if task is not None else min(CHUNK, n - len(found))
+            some = _with_cursors((yield from self._read(known, most))[:most], known)
             if not some:
                 break
             for event in some:
@@ -314,21 +277,21 @@ class EventFlows:
                     found.append(event)
                     if len(found) == n:
                         break
-        return EventPage(found, cursor_of(known))
+        return EventPage(found, ".".join(known))
 
-    def _next(self, known: Sequence[str], n: int) -> Flow[Sequence[Event]]:
-        flows = [read(talk, place, n, shard) for (shard, talk), place in zip(self._talks(), known, strict=True)]
-        parts = yield from self._all(flows)
-        return _with_cursors(sorted((event for part in parts for event in part), key=_time)[:n], known)
+    def _read(self, known: Sequence[str], n: int, *, back: bool = False) -> Flow[Sequence[Event]]:
+        """Read up to `n` entries of each log behind a place, or the last ones up to it; give all, by their times."""
+        logs = zip(self._talks(), known, strict=True)
+        parts = yield from self._all([_entries(talk, shard, place, n, back) for (shard, talk), place in logs])
+        # a shard's own entries stay in their order: a clock that steps back makes no smaller id
+        return sorted(chain.from_iterable(parts), key=lambda event: tuple(map(int, event.id.split("-"))))
 
     def _last(self, n: int, task: str | None) -> Flow[EventPage]:
         known = yield from self.ends()
         found, ends = list[Event](), known
         while len(found) < n:
             most = CHUNK if task is not None else min(CHUNK, n - len(found))
-            talks = zip(self._talks(), ends, strict=True)
-            parts = yield from self._all([read_back(talk, place, most, shard) for (shard, talk), place in talks])
-            some = sorted((event for part in parts for event in part), key=_time)[-most:]
+            some = (yield from self._read(ends, most, back=True))[-most:]
             if not some:
                 break
             ends = list(ends)
@@ -336,7 +299,7 @@ class EventFlows:
                 ends[event.shard or 0] = before(event.id)
             some = _with_cursors(some, ends)
             found = [event for event in some if task is None or event.of(task)] + found
-        return EventPage(found[-n:], cursor_of(known))
+        return EventPage(found[-n:], ".".join(known))
 
     def follow(self, after: After = None, task: TaskId | None = None, timeout: float | None = None) -> Walk[Event]:
         """Go through the entries behind a place in the log as they come; by default, from now on.
@@ -367,7 +330,7 @@ class Reader(Walk[Event]):
             if self._known is None:
                 self._known = yield from self._flows.ends()
             page = yield from self._flows.forward(self._known, CHUNK, self._task)
-            if not page.events and page.cursor == cursor_of(self._known):
+            if not page.events and page.cursor == ".".join(self._known):
                 left = max(0.001, min(BELL_WAIT, self._until - time.monotonic()))
                 yield from self._flows.wait(self._known, left)
                 page = yield from self._flows.forward(self._known, CHUNK, self._task)
@@ -380,17 +343,12 @@ class Reader(Walk[Event]):
         return page.events
 
 
-def _time(event: Event) -> tuple[int, ...]:
-    # a shard's own entries stay in their order: a clock that steps back makes no smaller id
-    return tuple(map(int, event.id.split("-")))
-
-
 def _with_cursors(events: Sequence[Event], known: Sequence[str]) -> list[Event]:
     # each entry has the place behind it, and behind all entries before it
     places, found = list(known), list[Event]()
     for event in events:
         places[event.shard or 0] = event.id
-        found.append(replace(event, cursor=cursor_of(places)))
+        found.append(replace(event, cursor=".".join(places)))
     return found
 
 

@@ -1,7 +1,4 @@
-"""Failed tasks grouped by kind: what has failed how often, and to retry or forget all tasks of one kind.
-
-`queue.failures` is the face of this room. The scripts group each task when it is given up (`lua/kinds.lua`).
-"""
+"""Failed tasks grouped by kind: what has failed how often, and to retry or forget all tasks of one kind."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
+from typing import TypeVar
 
 from timeoutq.rooms.room import AsyncRoom, Room
 from timeoutq.server.calls import BATCH, Call, Command
@@ -23,43 +21,34 @@ from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Entry, Page, State, text
 
-WIDTH = 1 << 42
-"""In a score of `kind_of`, the number of the kind stands above so many milliseconds."""
+T = TypeVar("T")
 
-KINDS = 1000
-"""The most kinds that a queue tells apart; the tasks of all further kinds are counted together."""
-
-OTHER = "other"
-"""Stands for the id of a kind, for the tasks of all kinds beyond the thousandth."""
+WIDTH = 1 << 42  # in a score of `kind_of`, the number of the kind stands above so many milliseconds
+KINDS = 1000  # the most kinds that a queue tells apart; the tasks of all further kinds are counted together
+OTHER = "other"  # the id of the kind of all tasks of kinds beyond the thousandth
+AT_ONCE = 100  # about so many kinds are asked for in one exchange
 
 
 @dataclass(frozen=True, slots=True)
 class FailureKind:
     """What some failed tasks have in common: the first line of their errors, without what differs from task to task."""
 
-    id: str
-    """A short name of the kind, made of its text: the same on every queue and shard."""
+    id: str  # a short name of the kind, made of its text: the same on every queue and shard
     text: str
     """The type and the first line of the error. `<url>` stands for URLs, `<id>` for the task's id, and `#` for numbers,
     but not for codes such as HTTP 404."""
-    count: int
-    """How many tasks of this kind are in failed."""
-    first: float
-    """When the first of these tasks was given up, Unix seconds."""
-    last: float
-    """When the last of these tasks was given up, Unix seconds."""
-    task: str
-    """The id of the last of these tasks."""
+    count: int  # how many tasks of this kind are in failed
+    first: float  # when the first of these tasks was given up, Unix seconds
+    last: float  # when the last of these tasks was given up, Unix seconds
+    task: str  # the id of the last of these tasks
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
     """What a retry or a forget of a kind has moved so far, and what is left."""
 
-    moved: int
-    """How many tasks were retried or forgotten."""
-    left: int
-    """How many tasks of the kind are still to be retried or forgotten."""
+    moved: int  # how many tasks were retried or forgotten
+    left: int  # how many tasks of the kind are still to be retried or forgotten
     before: float
     """Only tasks that were given up until then are moved, Unix seconds. Who goes on gives it to the next call."""
 
@@ -86,13 +75,9 @@ def move_kind(
     )
 
 
-AT_ONCE = 100
-"""About so many kinds are asked for in one exchange."""
-
 Counts = Counter[bytes]
 """How many tasks each kind has, by its text; the empty text stands for all kinds beyond the thousandth."""
-Found = list[FailureKind]
-"""In the classes below, `list` is a method."""
+Found = list[FailureKind]  # in the classes below, `list` is a method
 
 
 def checked(kind: object) -> str:
@@ -121,11 +106,6 @@ def counts(talk: Talk) -> Flow[Counts]:
     return found
 
 
-def most(counts: Counts, n: int) -> list[bytes]:
-    """Give the texts of the `n` kinds with most tasks."""
-    return nlargest(n, (words for words in counts if counts[words] > 0), key=lambda words: (counts[words], words))
-
-
 def about(talk: Talk, texts: Collection[bytes]) -> Flow[list[FailureKind]]:
     """Tell about the kinds with these texts, as far as the queue has tasks of them."""
     known = {number: one for number, one in sorted((yield from _fields(talk)).items()) if one[0] in texts}
@@ -144,12 +124,7 @@ def about(talk: Talk, texts: Collection[bytes]) -> Flow[list[FailureKind]]:
                 (words, count), ((_, since),), ((task, until),) = known[number], pairs_of(first), pairs_of(last)
                 begin, end = ((float(score) - number * WIDTH) / 1000 for score in (since, until))
                 found.append(FailureKind(id_of(words), text_of(words), count, begin, end, text(task)))
-    return merged(found)
-
-
-def kinds(talk: Talk, n: int) -> Flow[list[FailureKind]]:
-    """Tell about the `n` kinds of a queue with most tasks, those with most tasks first."""
-    return (yield from about(talk, set(most((yield from counts(talk)), n))))
+    return found
 
 
 def merged(kinds: Iterable[FailureKind]) -> list[FailureKind]:
@@ -188,37 +163,23 @@ def tasks(talk: Talk, kind: str, start: str, n: int) -> Flow[tuple[list[Entry], 
     return entries, str(int(start) + n) if len(ids) == n else None
 
 
-def through(talk: Talk, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
-    """Retry or forget the tasks of a kind that were given up until `before`: all of them, or `at_most`."""
-    named, moved = (yield from _named(talk, kind)), 0
-    while named is not None:
-        n = BATCH if at_most is None else min(BATCH, at_most - moved)
-        found = yield from answer(talk, move_kind(talk.operations, verb, named[1], before, n, talk.nonce))
-        moved, before = moved + found.moved, found.before
-        if found.left == 0 or moved == at_most:
-            return Moved(moved, found.left, before)
-    return Moved(0, 0, before)
-
-
-def in_turn(talks: Sequence[Talk], verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
-    """Retry or forget the tasks of a kind shard by shard, each as `through` does; `left` is of all shards."""
-    moved = rest = 0
+def through(talks: Sequence[Talk], verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
+    """Retry or forget the tasks of a kind that were given up until `before`, shard by shard: all, or `at_most`."""
+    moved = left = 0
     for talk in talks:
-        most = None if at_most is None else at_most - moved
-        if most == 0:
-            named = yield from _named(talk, kind)
-            if named is not None:
+        named = yield from _named(talk, kind)
+        while named is not None:
+            n = BATCH if at_most is None else min(BATCH, at_most - moved)
+            if n == 0:  # enough: what is left is counted
                 low = named[0] * WIDTH
                 command = ("ZCOUNT", talk.operations.key("kind_of"), low, low + round(before * 1000))
-                rest += int((yield from ask(talk, [command]))[0])
-            continue
-        found = yield from through(talk, verb, kind, before, most)
-        moved, rest, before = moved + found.moved, rest + found.left, before or found.before
-    return Moved(moved, rest, before)
-
-
-def _page(talk: Talk, kind: str, start: str, n: int) -> Flow[Page]:
-    return Page(State.FAILED, *(yield from tasks(talk, kind, start, n)))
+                left += int((yield from ask(talk, [command]))[0])
+                break
+            found = yield from answer(talk, move_kind(talk.operations, verb, named[1], before, n, talk.nonce))
+            moved, before = moved + found.moved, found.before
+            if found.left == 0:
+                break
+    return Moved(moved, left, before)
 
 
 class FailureFlows:
@@ -226,6 +187,19 @@ class FailureFlows:
 
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
+
+    # ---- the shards: here the one of the queue
+
+    def _talks(self) -> Sequence[Talk]:
+        return [self.talk]
+
+    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
+        return [(yield from flow(self.talk))]
+
+    def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
+        return Page(State.FAILED, *(yield from tasks(self.talk, kind, arguments.cursor(cursor), n)))
+
+    # ---- what users call
 
     def list(self, n: int = 100) -> Flow[Found]:
         """Tell about the `n` kinds of failures with most tasks, those with most tasks first.
@@ -235,7 +209,12 @@ class FailureFlows:
         thousand kinds apart; the tasks of all others are counted together, as the kind `other`. However many tasks have
         failed, this asks for counts only.
         """
-        return self._kinds(arguments.count(n, high=KINDS + 1))
+        most, found = arguments.count(n, high=KINDS + 1), Counts()
+        for part in (yield from self._each(counts)):
+            found.update(part)
+        wanted = set(nlargest(most, (words for words in found if found[words] > 0), key=lambda one: (found[one], one)))
+        parts = yield from self._each(lambda talk: about(talk, wanted))
+        return merged(kind for part in parts for kind in part)
 
     def tasks(self, kind: FailureKind | str, cursor: str | None = None, n: int = 100) -> Flow[Page]:
         """Read a page of the tasks of a kind, with their errors; the task that was given up last comes first.
@@ -272,16 +251,7 @@ class FailureFlows:
     ) -> Flow[Moved]:
         most = None if at_most is None else arguments.count(at_most, "at_most")
         until = 0.0 if before is None else int(arguments.due(before, None)) / 1000
-        return self._through(verb, checked(kind), until, most)
-
-    def _kinds(self, n: int) -> Flow[Found]:
-        return kinds(self.talk, n)
-
-    def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
-        return _page(self.talk, kind, arguments.cursor(cursor), n)
-
-    def _through(self, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
-        return through(self.talk, verb, kind, before, at_most)
+        return through(self._talks(), verb, checked(kind), until, most)
 
 
 class Failures(Room[FailureFlows]):

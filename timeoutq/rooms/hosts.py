@@ -1,7 +1,4 @@
-"""The hosts of a polite queue: their rules, blocks and bans. `queue.hosts` is the face of this room.
-
-The scripts decide when a host has its turn (`lua/hosts.lua`).
-"""
+"""The hosts of a polite queue: their rules, blocks and bans. `queue.hosts` is the face of this room."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import HostInfo, HostPage, HostRecord
 
-Rule = tuple[str, Argument]
-"""A rule of a host, as `lua/verbs/host.lua` takes it: its name and its value."""
+Rule = tuple[str, Argument]  # a rule of a host, as `lua/verbs/host.lua` takes it: its name and its value
 
 
 def call_host(
@@ -58,32 +54,22 @@ def restore_hosts(
     """Build the call that gives up to 500 hosts their rules and counts back; None without politeness."""
     words: Words = []
     for record in records:
-        words += (record.host, *_rules(record), record.visits, record.failures, _ms(record.next_allowed))
+        delay = None if record.delay is None else arguments.delay_ms(record.delay, "delay")
+        rules = ["" if rule is None else rule for rule in (delay, record.per_host, record.budget)]
+        words += (record.host, *rules, record.visits, record.failures, round((record.next_allowed or 0) * 1000))
         if record.banned is not None:
             words += (0, "x", arguments.reason(record.banned))
         elif record.blocked_until is not None:
-            words += (_ms(record.blocked_until), "b", arguments.reason(record.blocked_by))
+            words += (round(record.blocked_until * 1000), "b", arguments.reason(record.blocked_by))
         else:
             words += (0, "-", "")
     return operations.call("restore_hosts", words, lambda reply: reply, id=nonce())
 
 
-def _rules(record: HostRecord) -> Words:
-    delay = None if record.delay is None else arguments.delay_ms(record.delay, "delay")
-    return ["" if rule is None else rule for rule in (delay, record.per_host, record.budget)]
-
-
-def _ms(at: float | None) -> int:
-    return 0 if at is None else round(at * 1000)
-
-
 def page(talk: Talk, cursor: str | None, n: int) -> Flow[HostPage]:
     """Read a page of `n` hosts, from where the last page ended."""
-    return _page(talk, int(arguments.cursor(cursor)), arguments.count(n, high=500))
-
-
-def _page(talk: Talk, start: int, n: int) -> Flow[HostPage]:
-    found = yield from answer(talk, call_page(talk.operations, start, n))
+    start = int(arguments.cursor(cursor))
+    found = yield from answer(talk, call_page(talk.operations, start, arguments.count(n, high=500)))
     if found is None:
         raise _impolite(talk)
     return HostPage(found, str(start + n) if len(found) == n else None)
@@ -94,11 +80,9 @@ def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
     (reply,) = yield from ask(talk, [("ZSCAN", talk.operations.key("hosts"), cursor, "COUNT", 100)])
     following, found = reply
     rows: list[HostInfo] = []
-    names = [name for name, _ in reads.pairs_of(found)]
-    for at in range(0, len(names), CALLS):
-        for row in (
-            yield from settle(talk, [call_host(talk.operations, name) for name in names[at : at + CALLS]], UNCONFIRMED)
-        ):
+    calls = [call_host(talk.operations, name) for name, _ in reads.pairs_of(found)]
+    for at in range(0, len(calls), CALLS):
+        for row in (yield from settle(talk, calls[at : at + CALLS], UNCONFIRMED)):
             if isinstance(row, TimeoutqError):
                 raise row
             if row is None:
@@ -109,16 +93,12 @@ def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
 
 def one(talk: Talk, host: str, rules: Sequence[Rule]) -> Flow[HostInfo]:
     """Set the rules, if there are any, and tell all about the host."""
-    recall = call_host(talk.operations, host, [("recall", "")], talk.nonce) if rules else None
-    return _told(talk, call_host(talk.operations, host, rules, talk.nonce), recall)
-
-
-def _told(talk: Talk, call: Call[HostInfo | None], recall: Call[HostInfo | None] | None) -> Flow[HostInfo]:
     # who only looks waits for no replica
-    found = yield from answer(talk, call, UNCONFIRMED if recall is None else 0)
-    while found is not None and found.recalling and recall is not None:
+    call = call_host(talk.operations, host, rules, talk.nonce)
+    found = yield from answer(talk, call, 0 if rules else UNCONFIRMED)
+    while found is not None and found.recalling and rules:
         # if the host has many ready tasks, one step takes back only a part of them
-        found = yield from answer(talk, recall)
+        found = yield from answer(talk, call_host(talk.operations, host, [("recall", "")], talk.nonce))
     if found is None:
         raise _impolite(talk)
     return found

@@ -1,10 +1,4 @@
-"""How tasks have ended, what their runs have given, and waiting for it. `queue.results` is the face of this room.
-
-The scripts push the id of each task that ends into a list of each client that waits for the task. So any number of
-waits need one blocked connection: one wait at a time blocks on the server and wakes the others; when it ends, another
-takes over. After an error of the network, and after a time without errors, all tasks are looked at again, because an
-answer may have been lost.
-"""
+"""How tasks have ended, what their runs have given, and waiting for it. `queue.results` is the face of this room."""
 
 from __future__ import annotations
 
@@ -15,10 +9,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
 
-from timeoutq.rooms.room import AsyncRoom, AsyncRuns, Room, Runs
+from timeoutq.rooms.room import AsyncRoom, Room
 from timeoutq.server.calls import BATCH, Call
 from timeoutq.verbs import replies
 from timeoutq.verbs.confirming import UNCONFIRMED
@@ -41,57 +35,43 @@ def answers_key(operations: Operations, client: str) -> str:
     return operations.key(f"answers:{client}")
 
 
-def look(talk: Talk, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
-    """Tell how tasks have ended, None for each that has not; with `client`, note that it waits for those."""
-    found: list[Ended | None] = []
-    while len(found) < len(ids):
-        call = call_look(talk.operations, ids[len(found) : len(found) + BATCH], client)
-        found += yield from answer(talk, call, UNCONFIRMED)
-    return found
-
-
-def hear(talk: Talk, client: str, seconds: float) -> Flow[list[bytes]]:
-    """Wait until tasks end that this client waits for, at most `seconds`; give their ids, none if none has ended."""
-    key = answers_key(talk.operations, client)
-    heard: Any = yield Bell(key, seconds, talk.at, [("LPOP", key, BATCH)])
-    if isinstance(heard, BaseException):
-        raise talk.server.explain(heard)
-    first, more = cast("tuple[Any, Any]", heard)
-    for reply in (first, more):
-        if isinstance(reply, BaseException):
-            raise talk.server.explain(reply)
-    return ([first[1]] if first else []) + (more or [])
-
-
-def _ended(looking: Flow[list[Ended | None]]) -> Flow[dict[str, Ended]]:
-    return {ended.task: ended for ended in (yield from looking) if ended is not None}
-
-
 class ResultFlows:
     """The flows about the results of a plain queue; those of a sharded queue ask the shards of the tasks."""
 
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
 
-    def ended(self, *tasks: Tasks) -> Flow[dict[str, Ended]]:
+    def look(self, *tasks: Tasks) -> Flow[dict[str, Ended]]:
         """Tell how these tasks have ended, any number of them; those that have not ended are left out.
 
         A task has ended when it is done or failed, or when no state holds it. The result of the last run is kept for a
         time, also after the task itself is forgotten by `keep_done`.
         """
-        return _ended(self.look(arguments.ids(tasks)))
+        found = yield from self.look_at(arguments.ids(tasks))
+        return {ended.task: ended for ended in found if ended is not None}
 
-    def look(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
+    def look_at(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
         """Tell how tasks have ended, None for each that has not; with `client`, note that it waits for those."""
-        return look(self.talk, ids, client)
+        talk, found = self.talk, list[Ended | None]()
+        while len(found) < len(ids):
+            call = call_look(talk.operations, ids[len(found) : len(found) + BATCH], client)
+            found += yield from answer(talk, call, UNCONFIRMED)
+        return found
 
     def hear(self, ids: Sequence[bytes], client: str, seconds: float) -> Flow[list[bytes]]:
         """Wait until tasks end that this client waits for (at least these), at most `seconds`; give their ids."""
-        return hear(self.talk, client, seconds)
+        talk, key = self.talk, answers_key(self.talk.operations, client)
+        heard: Any = yield Bell(key, seconds, talk.at, [("LPOP", key, BATCH)])
+        if isinstance(heard, BaseException):
+            raise talk.server.explain(heard)
+        first, more = cast("tuple[Any, Any]", heard)
+        for reply in (first, more):
+            if isinstance(reply, BaseException):
+                raise talk.server.explain(reply)
+        return ([first[1]] if first else []) + (more or [])
 
 
-LOOK_AGAIN = 15.0
-"""Seconds after which all tasks that are waited for are looked at again, whatever was heard."""
+LOOK_AGAIN = 15.0  # seconds after which all tasks that are waited for are looked at again, whatever was heard
 
 
 def _seconds(timeout: float | None) -> float:
@@ -105,8 +85,7 @@ class Wait:
         self.open = set(ids)
         self.found: dict[bytes, Ended] = {}
         self.error: Exception | None = None
-        self.wake = wake
-        """Called when the wait is over, or has to listen."""
+        self.wake = wake  # called when the wait is over, or has to listen
 
     def outcome(self) -> dict[str, Ended]:
         """Give how tasks have ended, or raise the error that has ended the wait."""
@@ -121,29 +100,33 @@ class Wait:
 
 
 class Board:
-    """The waits of one client, by the tasks that they wait for; the caller sees to it that only one thread is here."""
+    """The waits of one client, by the tasks that they wait for; `lock` is held by whoever changes them.
 
-    def __init__(self) -> None:
+    The scripts push the id of each task that ends into a list of each client that waits for it, so all waits need one
+    blocked connection. After an error, and after a time without one, all tasks are looked at again: an answer may have
+    been lost.
+    """
+
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
         self.client = secrets.token_hex(8)
-        self.listener: Wait | None = None
-        """The wait that listens for all."""
-        self.fresh: list[tuple[Sequence[bytes], Wait]] = []
-        """Waits that nobody has looked for yet, and their tasks."""
-        self._waits: dict[bytes, list[Wait]] = {}
+        self.lock = lock
+        self.listener: Wait | None = None  # of a client that blocks, the wait that listens for all
+        self.fresh: list[tuple[Sequence[bytes], Wait]] = []  # of one for asyncio, waits that nobody has looked for yet
+        self.waits: dict[bytes, list[Wait]] = {}
         self._look_at = time.monotonic() + LOOK_AGAIN
 
     def add(self, wait: Wait) -> None:
         """Take up a wait."""
         for id in wait.open:
-            self._waits.setdefault(id, []).append(wait)
+            self.waits.setdefault(id, []).append(wait)
 
     def remove(self, wait: Wait) -> None:
         """Let go of a wait; if it was to listen, another one has to."""
         for id in wait.open:
-            waits = self._waits[id]
+            waits = self.waits[id]
             waits.remove(wait)
             if not waits:
-                del self._waits[id]
+                del self.waits[id]
         if self.listener is wait:
             self.listener = None
             self.choose()
@@ -151,62 +134,57 @@ class Board:
     def choose(self) -> None:
         """Let one of the waits listen, if none does."""
         if self.listener is None:
-            self.listener = next((waits[0] for waits in self._waits.values() if not waits[0].is_over), None)
+            self.listener = next((waits[0] for waits in self.waits.values() if not waits[0].is_over), None)
             if self.listener is not None:
                 self.listener.wake()
 
-    def settle(self, ids: Sequence[bytes], found: Sequence[Ended | None]) -> None:
-        """Give what was found to those that wait for it."""
-        for id, ended in zip(ids, found, strict=True):
-            if ended is None:
-                continue
-            for wait in self._waits.pop(id, ()):
-                wait.open.discard(id)
-                wait.found[id] = ended
-                if not wait.open:
-                    wait.wake()
+    def look(self, flows: ResultFlows, ids: Sequence[bytes]) -> Flow[None]:
+        """Look at tasks, and give what was found to those that wait for it."""
+        if not ids:
+            return
+        found = yield from flows.look_at(ids, self.client)
+        with self.lock:
+            for id, ended in zip(ids, found, strict=True):
+                if ended is None:
+                    continue
+                for wait in self.waits.pop(id, ()):
+                    wait.open.discard(id)
+                    wait.found[id] = ended
+                    if not wait.open:
+                        wait.wake()
 
-    def known(self, ids: Iterable[bytes]) -> list[bytes]:
-        """Give those of the ids that somebody waits for, each once."""
-        return [id for id in dict.fromkeys(ids) if id in self._waits]
-
-    def all(self) -> list[bytes]:
-        """Give all ids that somebody waits for."""
-        return list(self._waits)
-
-    def look_soon(self) -> None:
-        """Answers may have been lost: all tasks are to be looked at again."""
-        self._look_at = 0.0
-
-    def due(self) -> list[bytes]:
-        """Give the tasks that are to be looked at again now: all, or none."""
-        if time.monotonic() < self._look_at:
-            return []
-        self._look_at = time.monotonic() + LOOK_AGAIN
-        return self.all()
-
-    def patience(self, left: float) -> float:
-        """Give for how long to listen, seconds, if the wait that listens has so much time left."""
-        return max(0.001, min(left, BELL_WAIT, self._look_at - time.monotonic()))
+    def listen(self, flows: ResultFlows, left: float) -> Flow[None]:
+        """Look at all tasks again if it is time to; else hear of some that end, for `left` seconds at most."""
+        with self.lock:
+            now, ids, due = time.monotonic(), list(self.waits), False
+            if now >= self._look_at:
+                self._look_at, due = now + LOOK_AGAIN, bool(ids)
+            patience = max(0.001, min(left, BELL_WAIT, self._look_at - now))
+        if not due:
+            heard = yield from flows.hear(ids, self.client, patience)
+            with self.lock:
+                ids = [id for id in dict.fromkeys(heard) if id in self.waits]
+        yield from self.look(flows, ids)
 
     def failed(self, error: TimeoutqError, waits: Sequence[Wait] | None = None) -> None:
         """End waits (these, or all) with an error that waiting cannot mend; after any other, look again soon."""
-        self.look_soon()
-        if is_final(error) or isinstance(error, ServerFull):
-            for one in [one for known in self._waits.values() for one in known] if waits is None else waits:
-                one.error = error
-                one.wake()
+        with self.lock:
+            self._look_at = 0.0  # answers may have been lost
+            if is_final(error) or isinstance(error, ServerFull):
+                for one in [one for known in self.waits.values() for one in known] if waits is None else waits:
+                    one.error = error
+                    one.wake()
 
 
 class Waits:
     """The waits of a `Queue`, which may come from any thread: the thread of one of them listens for all."""
 
-    def __init__(self, queue: Runs, flows: Callable[[], ResultFlows]) -> None:
-        self._queue, self._flows = queue, flows
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
         self._begin()
 
     def _begin(self) -> None:
-        self._pid, self._lock, self._board = os.getpid(), threading.Lock(), Board()
+        self._pid, self._board = os.getpid(), Board(threading.Lock())
 
     def wait(self, tasks: tuple[Tasks, ...], timeout: float | None) -> dict[str, Ended]:
         """Wait until all of these tasks have ended, at most `timeout` seconds; tell how those that have ended did."""
@@ -215,60 +193,39 @@ class Waits:
             self._begin()  # threads and locks are those of the process that has forked this one
         until, woken = time.monotonic() + seconds, threading.Event()
         wait, board = Wait(ids, woken.set), self._board
-        with self._lock:
+        with board.lock:
             board.add(wait)
         try:
-            self._look(ids, wait)
+            self._do(board.look(self._queue.flows.results, ids), [wait])
             while not wait.is_over and (left := until - time.monotonic()) > 0:
-                with self._lock:
+                with board.lock:
                     woken.clear()
                     board.choose()
                     listens = board.listener is wait
-                if listens:
-                    self._listen(left)
-                elif not wait.is_over:
-                    woken.wait(min(left, threading.TIMEOUT_MAX))
+                if not listens:
+                    if not wait.is_over:
+                        woken.wait(min(left, threading.TIMEOUT_MAX))
+                elif not self._do(board.listen(self._queue.flows.results, left)):
+                    time.sleep(min(left, a_moment().seconds))
         finally:
-            with self._lock:
+            with board.lock:
                 board.remove(wait)
         return wait.outcome()
 
-    def _look(self, ids: Sequence[bytes], wait: Wait | None = None) -> None:
-        if not ids:
-            return
+    def _do(self, flow: Flow[None], waits: Sequence[Wait] | None = None) -> bool:
         try:
-            found = self._queue.run(self._flows().look(ids, self._board.client))
+            self._queue.run(flow)
         except TimeoutqError as error:
-            with self._lock:
-                self._board.failed(error, None if wait is None else [wait])
-            return
-        with self._lock:
-            self._board.settle(ids, found)
-
-    def _listen(self, left: float) -> None:
-        board = self._board
-        with self._lock:
-            due, ids, patience = board.due(), board.all(), board.patience(left)
-        if due:
-            self._look(due)
-            return
-        try:
-            heard = self._queue.run(self._flows().hear(ids, board.client, patience))
-        except TimeoutqError as error:
-            with self._lock:
-                board.failed(error)
-            time.sleep(min(left, a_moment().seconds))
-            return
-        with self._lock:
-            heard = board.known(heard)
-        self._look(heard)
+            self._board.failed(error, waits)
+            return False
+        return True
 
 
 class AsyncWaits:
     """The waits of an `AsyncQueue`; in each event loop, one asyncio task listens for all waits."""
 
-    def __init__(self, queue: AsyncRuns, flows: Callable[[], ResultFlows]) -> None:
-        self._queue, self._flows = queue, flows
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
         self._boards: dict[asyncio.AbstractEventLoop, tuple[Board, asyncio.Task[None]]] = {}
         self._looks: set[asyncio.Task[None]] = set()
 
@@ -294,7 +251,7 @@ class AsyncWaits:
         self._boards = {known: one for known, one in self._boards.items() if not known.is_closed()}
         board, task = self._boards.get(loop, (None, None))
         if board is None or task is None or task.done():
-            board = board or Board()
+            board = board or Board(nullcontext())
             self._boards[loop] = board, asyncio.ensure_future(self._listen(board))
         return board
 
@@ -310,34 +267,24 @@ class AsyncWaits:
         fresh, board.fresh = board.fresh, []
         ids, waits = list(dict.fromkeys(id for some, _ in fresh for id in some)), [wait for _, wait in fresh]
         try:
-            await self._look(board, ids, waits)
+            await self._queue.run(board.look(self._queue.flows.results, ids))
+        except TimeoutqError as error:
+            board.failed(error, waits)
         except Exception as error:  # what nobody expects must reach those that wait, too
             for wait in waits:
                 wait.error = error
                 wait.wake()
 
-    async def _look(self, board: Board, ids: Sequence[bytes], waits: Sequence[Wait] | None = None) -> None:
-        if not ids:
-            return
-        try:
-            found = await self._queue.run(self._flows().look(ids, board.client))
-        except TimeoutqError as error:
-            board.failed(error, waits)
-        else:
-            board.settle(ids, found)
-
     async def _listen(self, board: Board) -> None:
         # it listens a little longer than somebody waits: the next wait often comes at once
         while True:
+            somebody = bool(board.waits)
             try:
-                await self._look(board, board.due())
-                ids = board.all()
-                heard = await self._queue.run(self._flows().hear(ids, board.client, board.patience(math.inf)))
-                await self._look(board, board.known(heard))
-                if not ids and not board.all():
+                await self._queue.run(board.listen(self._queue.flows.results, math.inf))
+                if not somebody and not board.waits:
                     return
             except TimeoutqError as error:
-                if not board.all():
+                if not board.waits:
                     return
                 board.failed(error)
                 await asyncio.sleep(a_moment().seconds)
@@ -356,11 +303,7 @@ class AsyncWaits:
 class Results(Room[ResultFlows]):
     """How tasks have ended, and what their runs have given."""
 
-    look = blocking(ResultFlows.ended)
-
-    def __init__(self, queue: Runs, flows: ResultFlows, waits: Waits) -> None:
-        super().__init__(queue, flows)
-        self._waits = waits
+    look = blocking(ResultFlows.look)
 
     def wait(self, *tasks: Tasks, timeout: float | None = None) -> dict[str, Ended]:
         """Wait until all of these tasks have ended, `timeout` seconds at most; tell how those that have ended did.
@@ -368,17 +311,14 @@ class Results(Room[ResultFlows]):
         A task that is retried or released has not ended; one that is forgotten, or was never put, has. Any number of
         waits in a process use one blocked connection. While the server is away, the wait goes on.
         """
-        return self._waits.wait(tasks, timeout)
+        found: dict[str, Ended] = self._queue._waits.wait(tasks, timeout)
+        return found
 
 
 class AsyncResults(AsyncRoom[ResultFlows]):
     """How tasks have ended, and what their runs have given, for asyncio."""
 
-    look = awaiting(ResultFlows.ended)
-
-    def __init__(self, queue: AsyncRuns, flows: ResultFlows, waits: AsyncWaits) -> None:
-        super().__init__(queue, flows)
-        self._waits = waits
+    look = awaiting(ResultFlows.look)
 
     async def wait(self, *tasks: Tasks, timeout: float | None = None) -> dict[str, Ended]:
         """Wait until all of these tasks have ended, `timeout` seconds at most; tell how those that have ended did.
@@ -386,8 +326,5 @@ class AsyncResults(AsyncRoom[ResultFlows]):
         A task that is retried or released has not ended; one that is forgotten, or was never put, has. Any number of
         waits in a process use one blocked connection. While the server is away, the wait goes on.
         """
-        return await self._waits.wait(tasks, timeout)
-
-
-for _face in (Results, AsyncResults):
-    _face.look.__name__ = "look"  # `help()` tells of two names otherwise
+        found: dict[str, Ended] = await self._queue._waits.wait(tasks, timeout)
+        return found

@@ -344,8 +344,7 @@ def batches(queue: AnyQueue) -> Iterator[list[Joined | Sealed]]:
 
 
 def _seals(talk: Talk, cursor: str) -> Flow[tuple[str | None, list[Sealed]]]:
-    following, found = yield from sending.answer(talk, of_batches.seals(talk.operations, cursor, BATCH))
-    return reads.next_cursor(following), found
+    return (yield from sending.answer(talk, of_batches.seals(talk.operations, cursor, BATCH)))
 
 
 def open_batches(queue: AnyQueue) -> list[str]:

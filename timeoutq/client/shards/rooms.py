@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from timeoutq.client.shards.gathering import each, errors_of, late, of_shards, places_of, whole
 from timeoutq.client.shards.looking import in_order, some, walk
 from timeoutq.client.shards.root import Shards
-from timeoutq.rooms import failures, hosts, results
+from timeoutq.rooms import failures, hosts
 from timeoutq.rooms.batches import BatchFlows
 from timeoutq.rooms.events import EventFlows
-from timeoutq.rooms.failures import FailureFlows, FailureKind, Moved
+from timeoutq.rooms.failures import FailureFlows
 from timeoutq.rooms.hosts import HostFlows, Rule
-from timeoutq.rooms.results import ResultFlows
+from timeoutq.rooms.results import ResultFlows, answers_key
 from timeoutq.rooms.schedules import ScheduleInfo, SchedulePage, flows
 from timeoutq.rooms.schedules.definition import Definition, Stored
 from timeoutq.rooms.schedules.flows import ScheduleFlows
@@ -26,9 +25,6 @@ from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Ended, Entry, HostInfo, HostPage, Page, State, text
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 
@@ -71,20 +67,18 @@ class ShardedHostFlows(_OfShards, HostFlows):
         return walk(self._shards, cursor, hosts.some)
 
     def _ask(self, host: str, *rules: Rule) -> Flow[HostInfo]:
-        hosts.one(self._shards.root, host, rules)  # this only checks what the caller passed
+        arguments.host(host)  # before a shard is asked
         return late(lambda: hosts.one(self._shards.of_host(host), host, rules))
 
 
 class ShardedFailureFlows(_OfShards, FailureFlows):
     """A kind of failure may have tasks in every shard."""
 
-    def _kinds(self, n: int) -> Flow[list[FailureKind]]:
-        counts = Counter[bytes]()
-        for part in (yield from each(self._shards, failures.counts)):
-            counts.update(part)
-        wanted = set(failures.most(counts, n))
-        parts = yield from each(self._shards, lambda talk: failures.about(talk, wanted))
-        return failures.merged(kind for part in parts for kind in part)
+    def _talks(self) -> Sequence[Talk]:
+        return self._shards.talks
+
+    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
+        return each(self._shards, flow)
 
     def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
         def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
@@ -93,9 +87,6 @@ class ShardedFailureFlows(_OfShards, FailureFlows):
         # the last one that was given up first
         rows = in_order(self._shards, cursor, n, read, lambda entry: -(entry.at or 0.0))
         return Page(State.FAILED, *(yield from rows))
-
-    def _through(self, verb: str, kind: str, before: float, at_most: int | None) -> Flow[Moved]:
-        return failures.in_turn(self._shards.talks, verb, kind, before, at_most)
 
 
 FOLLOW = 0.2
@@ -122,7 +113,7 @@ ROUND = 0.5
 class ShardedResultFlows(_OfShards, ResultFlows):
     """A result is in the shard of its task."""
 
-    def look(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
+    def look_at(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
         shards, found = self._shards, list[Ended | None]([None] * len(ids))
         yield from self._look(ids, places_of(map(shards.of_task, ids)), client, found)
         gone = [at for at, one in enumerate(found) if one is not None and one.is_gone]
@@ -137,7 +128,7 @@ class ShardedResultFlows(_OfShards, ResultFlows):
         shards = self._shards
         parts = yield from of_shards(
             {
-                shard: results.look(shards.talks[shard], [ids[at] for at in part], client)
+                shard: ResultFlows(shards.talks[shard]).look_at([ids[at] for at in part], client)
                 for shard, part in places.items()
             }
         )
@@ -154,13 +145,14 @@ class ShardedResultFlows(_OfShards, ResultFlows):
         shards, every = self._shards, range(len(self._shards.talks))
         mine = [*every] if shards.record.grouped else [*{*map(shards.of_task, ids)}]
         one = random.choice(mine or every)  # noqa: S311  # not a secret
-        heard = yield from results.hear(shards.talks[one], client, seconds if len(mine) == 1 else min(seconds, ROUND))
+        seconds = seconds if len(mine) == 1 else min(seconds, ROUND)
+        heard = yield from ResultFlows(shards.talks[one]).hear(ids, client, seconds)
         parts = yield from of_shards({shard: _pop(shards.talks[shard], client) for shard in mine if shard != one})
         return [*heard, *chain.from_iterable(whole(shards, parts))]
 
 
 def _pop(talk: Talk, client: str) -> Flow[list[bytes]]:
-    (popped,) = yield from ask(talk, [("LPOP", results.answers_key(talk.operations, client), BATCH)])
+    (popped,) = yield from ask(talk, [("LPOP", answers_key(talk.operations, client), BATCH)])
     return popped or []
 
 
