@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from timeoutq.rooms.room import AsyncRoom, Room
 from timeoutq.server.calls import BATCH, BATCH_KEPT, Argument, Call, Words, refuse_rerun, section
@@ -65,9 +65,12 @@ class BatchPage(Sequence[BatchInfo]):
     batches: Sequence[BatchInfo]
     cursor: str | None  # give it to read the next page; None: this was the last one
 
-    def __getitem__(self, at: Any) -> Any:
-        found: Any = self.batches[at]
-        return found
+    @overload
+    def __getitem__(self, at: int) -> BatchInfo: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[BatchInfo]: ...
+    def __getitem__(self, at: int | slice) -> BatchInfo | Sequence[BatchInfo]:
+        return self.batches[at]
 
     def __len__(self) -> int:
         return len(self.batches)

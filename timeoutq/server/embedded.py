@@ -25,6 +25,10 @@ from urllib.parse import quote
 
 from timeoutq.words.errors import InvalidInput, MissingExtra, Unavailable
 
+_kill_signal, _socket_family = signal.SIGTERM, socket.AF_INET  # on Windows, where start() refuses
+if sys.platform != "win32":
+    _kill_signal, _socket_family = signal.SIGKILL, socket.AF_UNIX
+
 Setting = str | int | bool
 
 START_TIMEOUT = 30.0
@@ -135,7 +139,7 @@ class EmbeddedServer:
         if "requirepass" in self._config:
             words.insert(0, f"AUTH {quoted(str(self._config['requirepass']))}")
             greeting = b"+OK\r\n"
-        with socket.socket(socket.AF_UNIX if self._unix else socket.AF_INET) as link, suppress(OSError):
+        with socket.socket(_socket_family if self._unix else socket.AF_INET) as link, suppress(OSError):
             link.settimeout(1.0)
             link.connect(str(self._socket) if self._unix else ("127.0.0.1", self.port or 0))
             link.sendall("".join(f"{word}\r\n" for word in words).encode())
@@ -189,7 +193,7 @@ class EmbeddedServer:
 
     def kill(self) -> None:
         """End it with SIGKILL, as a crash would; `start()` brings it back at the same address."""
-        self._end(signal.SIGKILL)
+        self._end(_kill_signal)
 
     def restart(self) -> None:
         """Stop it in order and start it again at the same address; only a kept directory keeps what it held."""
@@ -204,14 +208,15 @@ class EmbeddedServer:
 
     def _locked(self, home: Path) -> IO[bytes]:
         # the server inherits the lock and holds it as long as it lives, also when this process does not
-        import fcntl
-
         lock = (home / "server.lock").open("ab")
         # a process that a killed server had forked to write its file may hold the lock a moment longer
         until = time.monotonic() + 1.0
         while True:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if sys.platform != "win32":
+                    import fcntl
+
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 if time.monotonic() > until:
                     lock.close()
@@ -245,7 +250,7 @@ class EmbeddedServer:
             if self._ready(process):
                 return
             said = self.log
-            self._end(signal.SIGKILL)
+            self._end(_kill_signal)
             taken = "ddress already in use" in said
             if taken and left:
                 continue  # somebody took the free port before the server did

@@ -9,10 +9,8 @@ import re
 import select
 import signal
 import sys
-import termios
 import threading
 import time
-import tty
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -60,13 +58,18 @@ class Keyboard:
     def __enter__(self) -> Keyboard:
         self._old: list[Any] | None = None
         self._begun, self._decoder = "", codecs.getincrementaldecoder("utf-8")("ignore")
-        if sys.stdin is not None and sys.stdin.isatty():
+        if sys.platform != "win32" and sys.stdin is not None and sys.stdin.isatty():
+            import termios
+            import tty
+
             self._old = termios.tcgetattr(sys.stdin)
             tty.setcbreak(sys.stdin)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._old is not None:
+        if sys.platform != "win32" and self._old is not None:
+            import termios
+
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._old)
 
     def wait(self, seconds: float) -> list[str]:
