@@ -28,10 +28,11 @@ def test_a_supervisor_tells_both_queues_at_once_of_a_process_that_was_killed(
     high: Queue, low: Queue, run: Processes
 ) -> None:
     fill(high, 1)
-    fill(low, 6)
     words = (high.name, low.name, f"{HANDLERS}:work", "-c", "3", "--prefetch", "2", "--timeout", "60s")
     worker = run.start("worker", *words, WORK="30")
-    wait_until(lambda: len(began(run)) == 3, 30)
+    wait_until(lambda: began(run) == ["high-0"])
+    fill(low, 6)
+    wait_until(lambda: len(began(run)) == 3)
     wait_until(lambda: low.stats().in_progress == 4)
     pid = next(int(pid) for _, _, _, pid, _ in history(run.history))
     os.kill(pid, signal.SIGKILL)
