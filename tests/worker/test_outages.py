@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.worker.working import at_work, until
 from timeoutq import AsyncQueue, Lease, Queue, Tally, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.doctor import examine
-from timeoutq.worker import queue_work
+from timeoutq.worker import exchanges, queue_work
 from timeoutq.worker.queue_work import QueueWork
 
 __all__ = ["elsewhere", "high"]
@@ -64,6 +65,31 @@ async def test_a_queue_whose_server_was_away_has_its_share_again_while_the_other
                 elsewhere.start()
                 low.put("low-second")
                 await until(lambda: "low-second" in began)
+
+
+async def test_a_queue_is_tried_at_once_when_the_server_has_answered_another_queue(
+    name: str, elsewhere: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+
+    hour = iter([3600.0])  # the pause of the queue that notices the outage first
+    monkeypatch.setattr(exchanges, "retry", SimpleNamespace(pause=lambda failures: next(hour, 0.1)))
+    with sound(elsewhere.url, f"{name}.one") as one, sound(elsewhere.url, f"{name}.two") as two:
+        async with clients(one, two, deadline=1) as queues:
+            worker = Worker({queues[0]: 1, queues[1]: 1}, handler, signals=False)
+            async with at_work(worker):
+                one.put("first of one")
+                two.put("first of two")
+                await until(lambda: len(began) == 2)
+                elsewhere.kill()
+                await until(lambda: all(work.is_away for work in pump_of(worker).works))
+                elsewhere.start()
+                one.put("second of one")
+                two.put("second of two")
+                await until(lambda: len(began) == 4)
 
 
 @pytest.mark.parametrize("ends", ["by itself", "when told"])

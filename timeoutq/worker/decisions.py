@@ -193,6 +193,7 @@ class Life:
         self.until = 0.0  # when the drain is over, by the monotonic clock; 0 while there is none
         self.by_itself = False  # whether the worker drains because it has run its tasks; nobody has asked it to stop
         self.met = False  # whether a server has answered; from then on every error of it is waited out
+        self.returns = 0  # how often a server that was away has answered again: then the others are tried at once, too
         self.refused: set[int] = set()  # the numbers of the queues whose servers refuse what waiting cannot mend
         self.leaving = False  # whether the worker ends early: nothing is waited out any more
         self.broken: BaseException | None = None  # why the worker must end; the first reason counts

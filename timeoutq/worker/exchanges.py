@@ -272,6 +272,8 @@ class Exchanges:
         if self.failures:
             what = "the replicas confirm" if self.unconfirmed else "the server answers"
             self._log.say(logging.INFO, "worker %s: %s again", self._log.worker, what)
+            self._life.returns += 1
+            self._leases.wake()
         self.failures, self.unconfirmed = 0, ""
 
     async def _send(self, claim: Call[Claimed] | None, calls: list[PendingCall]) -> TimeoutqError | None:
@@ -357,10 +359,10 @@ class Exchanges:
         self.unconfirmed = unconfirmed
         if self._life.level == AT_ONCE or self._life.leaving:
             return
-        level = self._life.level
+        level, returns = self._life.level, self._life.returns
         with suppress(TimeoutError):
             async with asyncio.timeout(retry.pause(self.failures)):
-                while self._life.level == level:
+                while (self._life.level, self._life.returns) == (level, returns):
                     self._leases.woken.clear()
                     await self._leases.woken.wait()
 
