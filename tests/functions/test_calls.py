@@ -138,6 +138,8 @@ def test_a_function_that_cannot_take_the_result_is_refused() -> None:
         length.call("a").then(follows)
     with pytest.raises(BadArguments, match=r"takes str as 'text', but halve\(\) returns float"):
         length.call("a").then(halve).then(follows)
+    with pytest.raises(BadArguments, match="takes 0 positional arguments behind the result"):
+        length.call("a").then(halve, 2.0)  # type: ignore[arg-type]  # the result is the only argument that it takes
     length.call("a").then(halve)
     length.call("a").then(anything)
     assert anything.call("a").then(follows).following

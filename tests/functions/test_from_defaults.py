@@ -1,4 +1,4 @@
-"""The defaults that differ from those of other libraries, as the help page `from-functions` names them."""
+"""The defaults that differ from those of other libraries, as the help pages from-rq and from-functions name them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+
+import pytest
 
 from tests.rig.calling import failure
 from tests.rig.command import Say, say, server
@@ -18,8 +20,10 @@ from timeoutq.functions.options import KEEP_RESULT
 __all__ = ["say", "server"]
 
 
-def test_the_defaults_that_the_page_names(app: App, queue: Queue) -> None:
-    rows = [line.split(" | ")[:2] for line in pages()["from-functions"].splitlines() if line.count(" | ") == 5]
+@pytest.mark.parametrize("page", ["from-rq", "from-functions"])
+def test_the_defaults_that_the_page_names(app: App, queue: Queue, page: str) -> None:
+    _, *table = pages()[page].partition("| by default |")[2].partition("\n\n")[0].splitlines()
+    rows = [line.split(" | ")[:2] for line in table[1:]]
     named = {what.removeprefix("| "): value for what, value in rows}
     worker = app.worker()
     assert named["calls at once in a worker"] == f"{worker.concurrency}, in one process"

@@ -1,4 +1,4 @@
-"""What people had elsewhere, row by row of the help page `from-functions`: each test is named after its row."""
+"""What people had elsewhere, by the help pages from-rq and from-functions: each test is named after its row."""
 
 from __future__ import annotations
 
@@ -186,3 +186,21 @@ def test_scheduler_cron_with_a_time_zone(app: App, queue: Queue) -> None:
     assert (at.hour, at.minute, at.weekday() < 5) == (7, 30, True)
     assert info.next > time.time()
     assert queue.stats().known == 0  # nothing is put before its time
+
+
+@pytest.mark.parametrize("where", ["a server", "a test"])
+def test_queue_jobs_and_job_delete(app: App, queue: Queue, where: str) -> None:
+    @app.task
+    def parse(page: str) -> int: ...
+
+    def jobs() -> None:
+        result = parse.delay("x")
+        assert [entry.task for entry in app.queue().each("todos")] == [result.id]
+        app.queue().forget(result.id)
+        assert result.info().state is None
+
+    if where == "a server":
+        jobs()
+        return
+    with app.test():
+        jobs()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.rig.calling import failure
+from tests.rig.waiting import until
 from timeoutq import AsyncQueue, GiveUp, InvalidInput, Queue, Retry, Worker
 from timeoutq.functions import App, Calls, Context, context
 
@@ -78,6 +80,28 @@ async def test_the_context_says_who_runs_and_the_state_is_that_of_the_process(ap
     await burst(jobs, app)
     assert first.wait(10) == ["look", "mine", 2, True, None, "hello"]
     assert second.wait(10) == ["seen.in.thread", second.id, 1]
+
+
+@pytest.mark.parametrize("why", ["cancelled", "over its time"])
+async def test_a_def_sees_that_its_call_is_to_stop(app: App, jobs: AsyncQueue, why: str) -> None:
+    begun, seen = threading.Event(), threading.Event()
+
+    @app.task(retry=[], max_runtime=0.2 if why == "over its time" else None)
+    def looks(ctx: Context[None]) -> None:
+        begun.set()
+        for _ in range(2000):
+            if ctx.cancelled:
+                seen.set()
+                return
+            time.sleep(0.01)
+
+    result = looks.delay()
+    running = asyncio.create_task(burst(jobs, app))
+    await until(begun.is_set)
+    if why == "cancelled":
+        result.cancel()
+    await until(seen.is_set)
+    await running
 
 
 async def test_a_note_of_the_last_moment_leaves_nothing_behind_the_end_of_its_call(

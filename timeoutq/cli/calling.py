@@ -153,8 +153,8 @@ def result(
     exit_unless(ended.result != b"", f"call {ended.task!r} {outcomes.NO_MEMORY}")
     if ended.result is None:
         stop(
-            f"nothing is known of what call {ended.task!r} returned, because its result was not kept, or has expired: "
-            "give the function or the call keep_result=, in seconds"
+            f"nothing is known of what call {ended.task!r} returned: it went to another queue than {queue.name}, or "
+            "its result was not kept (give the function or the call keep_result=, in seconds), or has expired"
         )
     try:
         value = read_json(ended.result)

@@ -31,6 +31,7 @@ from timeoutq.words.retry import Delay, Retries
 from timeoutq.worker.handlers import Lifespan, OfApp
 
 if TYPE_CHECKING:
+    from timeoutq.client.shards import AnyQueue
     from timeoutq.rooms.batches import On
 
 P = ParamSpec("P")
@@ -386,6 +387,10 @@ class Program:
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Give the JSON Schema of each function's payload, by name."""
         return {name: one.schema() for name, one in self._functions.items()}
+
+    def queue(self, name: str | None = None) -> AnyQueue:
+        """Give one of the app's queues, by default the usual one, to look into it; blocks. Raises `InvalidInput`."""
+        return self.sender.queue(self.queue_of(name))
 
     # ---- putting calls
 

@@ -157,18 +157,19 @@ def _failure(ended: Ended) -> CallFailed:
 class Notes:
     """Sends the notes of one call, and never keeps the call waiting: a newer note replaces one not yet sent."""
 
-    __slots__ = ("_is_closed", "_lease", "_loop", "_next", "_place", "_sending")
+    __slots__ = ("_is_closed", "_lease", "_loop", "_next", "_place", "_sending", "stopped")
 
     def __init__(self, place: Place, lease: Lease) -> None:
         self._place, self._lease, self._loop = place, lease, asyncio.get_running_loop()
         self._next: Any = None
         self._sending: asyncio.Task[None] | None = None
         self._is_closed = False
+        self.stopped = False  # whether the worker waits no longer for the call, which may run on in its thread
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody has cancelled the call. Any thread may ask."""
-        return self._place.is_cancelled(self._lease)
+        """Whether the call is to stop. Any thread may ask."""
+        return self.stopped or self._place.is_cancelled(self._lease)
 
     def note(self, done: float, total: float | None, text: str) -> None:
         """Have a note sent. Raises `InvalidInput`."""
@@ -211,7 +212,11 @@ class Context(Generic[S_co]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has cancelled this call. A `def` has to look; an `async def` is cancelled by the worker."""
+        """Whether this call is to stop: a `def` has to look; an `async def` is cancelled by the worker.
+
+        Somebody has cancelled the call; or, in a `def` only, it is over its `max_runtime`, its lease is lost, or its
+        worker ends.
+        """
         return self.notes is not None and self.notes.is_cancelled
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import random
@@ -147,6 +148,9 @@ class CallRunner:
         )
         try:
             return await self._next(context, opened, 0)()
+        except asyncio.CancelledError:
+            notes.stopped = True
+            raise
         finally:
             notes.close()
 

@@ -59,6 +59,7 @@ class Signature:
     def __init__(self, name: str, slots: Sequence[Slot], context: str | None = None) -> None:
         self.name = name
         self.context = context  # the name of the parameter that the worker fills, or None
+        self.behind = ""  # words for the message that there are too many arguments: behind what those stand
         self.slots = {one.name: one for one in slots}
         kind_of = {one.name: one.kind for one in slots}
         self._places = [name for name, kind in kind_of.items() if kind in _POSITIONAL]
@@ -103,10 +104,11 @@ class Signature:
     def without_first(self) -> Signature:
         """Give the signature without the first parameter, whose argument is the result of another call."""
         if not self._places and self._rest is None:
-            raise BadArguments(f"{self.name}() takes no positional argument, so no result", function=self.name)
+            raise self._wrong(None, "takes no positional argument, so no result of the call that it follows")
         if self._after_first is None:
             left = [one for name, one in self.slots.items() if name not in self._places[:1]]
             self._after_first = Signature(self.name, left, self.context)
+            self._after_first.behind = " behind the result of the call that it follows"
         return self._after_first
 
     def refuse_result(self, returns: Any, of: str) -> None:
@@ -157,7 +159,7 @@ class Signature:
         if len(args) > len(self._places):
             if self._rest is None:
                 takes = f"{len(self._places)} positional argument{'s' * (len(self._places) != 1)}"
-                raise self._wrong(None, f"takes {takes}, but got {len(args)}")
+                raise self._wrong(None, f"takes {takes}{self.behind}, but got {len(args)}")
             bound[self._rest] = list(args[len(self._places) :])
         more: dict[str, T] = {}
         for name, value in kwargs.items():
