@@ -134,12 +134,13 @@ def test_a_function_that_cannot_take_the_result_is_refused() -> None:
 
     follows: Any = length
     anything: Any = free
+    halves: Any = halve
     with pytest.raises(BadArguments, match=r"length\(\) takes str as 'text', but length\(\) returns int: let them fit"):
         length.call("a").then(follows)
     with pytest.raises(BadArguments, match=r"takes str as 'text', but halve\(\) returns float"):
         length.call("a").then(halve).then(follows)
     with pytest.raises(BadArguments, match="takes 0 positional arguments behind the result"):
-        length.call("a").then(halve, 2.0)  # type: ignore[arg-type]  # the result is the only argument that it takes
+        length.call("a").then(halves, 2.0)
     length.call("a").then(halve)
     length.call("a").then(anything)
     assert anything.call("a").then(follows).following

@@ -191,7 +191,7 @@ def test_scheduler_cron_with_a_time_zone(app: App, queue: Queue) -> None:
 @pytest.mark.parametrize("where", ["a server", "a test"])
 def test_queue_jobs_and_job_delete(app: App, queue: Queue, where: str) -> None:
     @app.task
-    def parse(page: str) -> int: ...
+    def parse(page: str) -> None: ...
 
     def jobs() -> None:
         result = parse.delay("x")
