@@ -110,7 +110,7 @@ def test_a_block_keeps_everybody_from_a_host_until_it_ends_or_is_ended(say: Say,
     say("put", polite.name, *pages(A, 2))
     now = polite.stats().now
     facts = say("block", polite.name, "a.example", "--for", "5m", "--reason", "Retry-After: 300").facts
-    assert facts["blocked by"] == "Retry-After: 300"
+    assert facts["why it is blocked"] == "Retry-After: 300"
     assert facts["turn"] == facts["blocked until"]
     until = polite.hosts.inspect("a.example").blocked_until
     assert until is not None

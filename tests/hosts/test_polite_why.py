@@ -23,7 +23,11 @@ def fake() -> Iterator[FakeQueue]:
 def work(queue: FakeQueue) -> None:
     """Let two workers say that they are alive."""
     for worker in ("web1:1:a", "web1:2:b"):
-        queue.run(sending.answer(queue.talk, queue.operations.beat(worker, {"pid": 1})))
+        beat(queue, worker)
+
+
+def beat(queue: FakeQueue, worker: str, **about: int) -> None:
+    queue.run(sending.answer(queue.talk, queue.operations.beat(worker, {"pid": 1, **about})))
 
 
 def hold(queue: FakeQueue, task: str) -> Lease:
@@ -83,6 +87,15 @@ def test_a_task_that_somebody_works_on_says_who_and_for_how_long(fake: FakeQueue
     expect(fake, A, "running", f"worker {lease.holder} works on it", "another 40.0 s")
 
 
+def test_a_task_of_a_worker_that_gives_no_sign_of_life_says_when_others_get_it(fake: FakeQueue) -> None:
+    lease = hold(fake, A)
+    beat(fake, lease.holder)
+    fake.clock.advance(29)
+    expect(fake, A, "running", f"worker {lease.holder} works on it")
+    fake.clock.advance(11)
+    expect(fake, A, "running", f"worker {lease.holder} has it, but has given no sign of life for 40.0 s", "in 20.0 s")
+
+
 def test_a_task_whose_lease_ran_out_says_that_no_cleaner_came(fake: FakeQueue) -> None:
     lease = hold(fake, A)
     fake.clock.advance(60 + 300)
@@ -102,6 +115,14 @@ def test_a_ready_task_says_how_many_are_ready_beside_it(fake: FakeQueue) -> None
     expect(fake, "task 7", "queued", "1,234 others", "2 workers take them in any order")
 
 
+def test_a_ready_task_says_when_all_handlers_are_busy(fake: FakeQueue) -> None:
+    fake.put("plain")
+    beat(fake, "web1:1:a", concurrency=2, held=1)
+    assert fake.why("plain").message == "it is ready, and nothing else is; 1 worker is alive"
+    beat(fake, "web1:1:a", concurrency=2, held=2)
+    expect(fake, "plain", "queued", "1 worker is alive; all its handlers are busy")
+
+
 def waiting(queue: FakeQueue, n: int = 3) -> tuple[str, Lease]:
     """Put some tasks of a host, claim the first, and give one of those that wait, and the lease."""
     tasks = [f"{A}{i}" for i in range(n)]
@@ -118,6 +139,7 @@ def test_a_task_whose_host_is_busy_says_by_what(fake: FakeQueue) -> None:
         "host_busy",
         f"host a.example has 1 of its 1 places taken, by {lease.task!r}",
         "; 1 other",
+        "; and no worker is alive",
     )
     assert fake.why(task).host == fake.hosts.inspect(A)
 

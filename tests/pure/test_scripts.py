@@ -103,7 +103,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "f0983b9c2458bfc349af02ff48e209388cd0d49de48700154a695484fbd1de6e"}
+REVISIONS = {1: "166fba12a0edb07b049e82c950018aaa7253684b3a9d5736273aeaca8b9b4266"}
 """The digest of the text of each revision."""
 
 

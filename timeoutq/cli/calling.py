@@ -277,7 +277,8 @@ def _change(queue: Known, name: str, change: Callable[[str], T], code: int = USA
 def list_(where: Where, *, server: Server, out: Sink) -> None:
     """List the schedules of a queue, or of all queues of an App, with their queues. Exit 1 when there are none.
 
-    The source is `code` (workers declare it) or `set`.
+    In a pipe, the columns are the name, the state, the timing, the next and the last tick, how many ticks were put,
+    skipped and missed, the task, and the source: `code` (workers declare it) or `set`.
     """
     if ":" in where:
         with opened_app(where, server.address()) as found:

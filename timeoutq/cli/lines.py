@@ -80,7 +80,9 @@ class Sink:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(*columns, box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
+        for column in columns:
+            table.add_column(column, overflow="fold")  # where the terminal is narrow, a cell goes on in the next line
         for row in cells:
             table.add_row(*map(Text, row))
         Console(highlight=False).print(table)

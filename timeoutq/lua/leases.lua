@@ -66,6 +66,11 @@ do
     if has('progress') then call('HDEL', key.progress, unpack(ids)) end
   end
 
+  -- workers: how many workers have given a sign of life within the last half minute, in which three are due
+  function leases.workers()
+    return call('ZCOUNT', key.workers, now - 30000, '+inf')
+  end
+
   -- longest: note the longest lease that the queue gave, ms
   function leases.longest(lease_ms)
     if lease_ms > number(setting.lease_ms, 0) then call('HSET', key.meta, 'lease_ms', lease_ms) end

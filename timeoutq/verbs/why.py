@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
@@ -16,7 +16,7 @@ from timeoutq.verbs.reads import workers
 from timeoutq.verbs.replies import Why
 from timeoutq.verbs.sending import Flow, Talk, ask
 from timeoutq.words.errors import AccessDenied
-from timeoutq.words.model import BATCH_DUE, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo
+from timeoutq.words.model import BATCH_DUE, SILENT, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo
 from timeoutq.words.standing import Standing, standing
 from timeoutq.words.text import counted
 
@@ -29,13 +29,11 @@ ADVICE = {
 }
 """Advice for a program in Python, at the end of a message; `advised` writes other words in its place."""
 
-_WORKER = re.compile(r"\S+:[0-9]+:\S+")
+CLIENT = re.compile(r"\S+:[0-9]+:\S+")
 """The name of a worker, or of a client: host, process, and what tells them apart."""
 
 MAY_LACK = ("queued", "due", "overdue", "suspect")
 """The reasons behind which may stand that the workers lack the function of a call."""
-ALIVE = 60.0
-"""Seconds since its last sign of life for which a worker counts as alive, as in `lua/verbs/why.lua`."""
 LATELY = 150.0
 """Seconds after which a worker that has not told again which functions it has is gone."""
 
@@ -87,28 +85,40 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
         return _reason(found, "unknown", "no state holds it: it was never put, or it was forgotten or pruned later")
     code, message = judge(found)
     if code == "queued" and found.workers:
-        idle, alive = yield from idlers(talk, found.now)
-        if idle and len(idle) == alive:
+        alive = yield from _alive(talk, found.now)
+        idle = [worker for worker in alive if not worker.claims]
+        if idle and len(idle) == len(alive):
             return _reason(found, "no_claim", (
                 f"it is ready, and no worker that is alive claims: worker {idle[0].worker}: {idle[0].trouble}; start "
                 "it again, and look into its log"
             ))  # fmt: skip
+        if alive and all(0 < worker.concurrency <= worker.held for worker in alive):
+            message += f"; {'all its' if len(alive) == 1 else 'all their'} handlers are busy"
     if code == "running":
-        theirs = [one for one in (yield from _alive(talk, found.now)) if one.worker == found.info.holder]
-        message += "".join(f"; the worker says: {one.trouble}" for one in theirs if one.trouble)
+        for one in (yield from _known(talk)):
+            if one.worker == found.info.holder and found.now - one.beat > SILENT:
+                message = (
+                    f"worker {one.worker} has it, but has given no sign of life for {_span(found.now - one.beat)}: "
+                    f"its lease runs out in {_span(found.info.lease_left or 0.0)}, and then others get the task"
+                )
+            elif one.worker == found.info.holder and one.trouble:
+                message += f"; the worker says: {one.trouble}"
     lacking = (yield from _lacking(talk, found)) if code in MAY_LACK else None
     return _reason(found, code, message) if lacking is None else _reason(found, "no_function", lacking)
 
 
-def idlers(talk: Talk, now: float) -> Flow[tuple[list[WorkerInfo], int]]:
-    """Give the workers that say why they do not claim, and how many workers are alive."""
-    alive = yield from _alive(talk, now)
-    return [worker for worker in alive if not worker.claims], len(alive)
+def idlers(talk: Talk, now: float) -> Flow[list[WorkerInfo]]:
+    """Give the workers that are alive and say why they do not claim."""
+    return [worker for worker in (yield from _alive(talk, now)) if not worker.claims]
 
 
 def _alive(talk: Talk, now: float) -> Flow[list[WorkerInfo]]:
+    return [worker for worker in (yield from _known(talk)) if now - worker.beat <= SILENT]
+
+
+def _known(talk: Talk) -> Flow[Sequence[WorkerInfo]]:
     try:
-        return [worker for worker in (yield from workers(talk)) if now - worker.beat <= ALIVE]
+        return (yield from workers(talk))
     except AccessDenied:  # whoever may only run scripts learns nothing of workers
         return []
 
@@ -206,11 +216,12 @@ def judge(found: Why) -> tuple[str, str]:
     if info.state is State.SCHEDULED:
         return _scheduled(found, info.due or 0.0)
     if found.paused:
-        return "paused", "the queue is paused: nothing is handed out until it is resumed"
+        return "paused", f"the queue is paused: nothing is handed out until it is resumed{_workless(found)}"
     if info.state is State.WAITING and found.host is not None:
         hindrance = _hindrance(found, found.host)
         if hindrance is not None:
-            return hindrance
+            code, message = hindrance
+            return code, message + (_workless(found) if code in ("host_busy", "delay") else "")
     if not found.workers:
         return "no_worker", "it is ready, and no worker is alive to claim it (clients over HTTP give no sign of life)"
     if 0 <= found.replicas < found.durable:
@@ -236,6 +247,10 @@ def judge(found: Why) -> tuple[str, str]:
     return "queued", f"it is ready, and so {many}; {workers} {take} them in any order"
 
 
+def _workless(found: Why) -> str:
+    return "" if found.workers else "; and no worker is alive"
+
+
 def _scheduled(found: Why, due: float) -> tuple[str, str]:
     info, now = found.info, found.now
     after = f", for attempt {info.failures + 1} after: {info.error}" if info.failures else ""
@@ -259,7 +274,7 @@ def _hindrance(found: Why, host: HostInfo) -> tuple[str, str] | None:
         case Standing.BLOCKED:
             ends, who, times = host.blocked_until or 0.0, host.blocked_by, found.info.host_releases
             # who blocked the host, or the reason that was given
-            by = f" by {who}" if who and _WORKER.fullmatch(who) else f" ({who})" if who else ""
+            by = f" by {who}" if who and CLIENT.fullmatch(who) else f" ({who})" if who else ""
             back = f"; this task was put back {times:,} times to block its host" if times > 1 else ""
             return "blocked", f"host {name} is blocked{by} until {_moment(ends)}, for another {_span(ends - now)}{back}"
         case Standing.FULL:

@@ -349,9 +349,15 @@ def batches(facts: Facts) -> Finding | None:
 
 
 def claims(facts: Facts) -> Finding | None:
-    """Workers that are alive claim what is ready."""
+    """Workers are alive, and claim what is ready."""
     idle, ready = facts.idle, facts.stats.todos
-    if not (ready and idle) or facts.stats.paused:
+    if not ready or facts.stats.paused:
+        return None
+    if not facts.stats.workers:
+        said = f"{counted(ready, 'task')} {'is' if ready == 1 else 'are'} ready, and no worker is alive"
+        cure = f"start one: timeoutq worker {facts.name} …; clients without a worker, such as those over HTTP, give no "
+        return yellow(said, f"{cure}sign of life")
+    if not idle:
         return None
     some = "; ".join(f"worker {safe(one.worker, 80)} claims nothing: {safe(one.trouble, 200)}" for one in idle[:3])
     more = f"; and {counted(len(idle) - 3, 'other')}" if len(idle) > 3 else ""
@@ -387,7 +393,7 @@ def _timely(facts: Facts, at: float | None, what: str, said: str) -> Finding | N
     nobody = "the one worker has not seen" if workers == 1 else f"none of {workers:,} workers saw"
     return yellow(
         f"{what} {late:.0f} s ago, and {nobody} to it: it may be that none lives, for a worker that was killed counts "
-        "as alive for a minute after its last sign of life",
+        "as alive for half a minute after its last sign of life",
         f"see when each gave its last sign: timeoutq status {facts.name}; after a restart of the server workers wait "
         "for one lease; else look into their logs",
     )

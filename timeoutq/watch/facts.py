@@ -113,7 +113,7 @@ def of_queue(talk: Talk, server: Facts) -> Flow[Facts]:
             found["schedules"] = yield from health(talk)
         if "batches" in stats.settings.get("uses", "").split():
             found["batches"] = yield from batches_health(talk)
-        found["idle"], _ = yield from idlers(talk, stats.now)
+        found["idle"] = yield from idlers(talk, stats.now)
         found |= {"functions": (yield from _functions(talk, stats.now)), "stats": stats}
     except TimeoutqError as refused:
         found = {"error": refused}

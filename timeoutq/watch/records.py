@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
+from timeoutq.verbs.why import CLIENT
 from timeoutq.words.model import HostInfo, TaskInfo
 from timeoutq.words.standing import Standing, standing
 from timeoutq.words.text import age
@@ -88,11 +89,12 @@ def of_task(info: TaskInfo) -> list[Fact]:
 def of_host(info: HostInfo) -> list[Fact]:
     """Give what is known of a host; None where nothing is."""
     more = info.busy - len(info.in_flight)
+    by = "blocked by" if CLIENT.fullmatch(info.blocked_by or "") else "why it is blocked"
     return [
         ("host", info.host), ("waiting", info.waiting), *(("in flight", task) for task in info.in_flight),
         ("in flight", f"and {more:,} more" if more > 0 else None),
         ("next", info.next_task), ("its priority", info.next_priority or None),
         ("turn", iso(info.turn)), ("delay", length(info.delay)), ("per host", info.per_host), ("budget", info.budget),
         ("visits", info.visits), ("failures", info.failures), ("next allowed", iso(info.next_allowed)),
-        ("blocked until", iso(info.blocked_until)), ("blocked by", info.blocked_by or None), ("banned", info.banned),
+        ("blocked until", iso(info.blocked_until)), (by, info.blocked_by or None), ("banned", info.banned),
     ]  # fmt: skip

@@ -16,11 +16,11 @@ from timeoutq.rooms.failures import KINDS, FailureKind
 from timeoutq.verbs import replies
 from timeoutq.verbs.sending import ask
 from timeoutq.watch import charts
-from timeoutq.watch.snapshot import SILENT, Snapshot, snapshot
+from timeoutq.watch.snapshot import Snapshot, snapshot
 from timeoutq.words import durations
 from timeoutq.words.counts import Period
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.model import HostInfo
+from timeoutq.words.model import SILENT, HostInfo
 from timeoutq.words.text import age, counted, safe
 
 ROWS = 20  # the most rows of a table

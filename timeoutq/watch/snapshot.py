@@ -16,9 +16,8 @@ from timeoutq.client.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, S
 from timeoutq.verbs import reads
 from timeoutq.verbs.sending import Flow
 from timeoutq.words.counts import Sample, Stats
-from timeoutq.words.model import Entry, Failure, HostInfo, WorkerInfo
+from timeoutq.words.model import SILENT, Entry, Failure, HostInfo, WorkerInfo
 
-SILENT = 30.0  # seconds without a sign of life after which a worker counts as gone: three signs that it owes
 COUNTERS = ("put", "acked", "failed", "expired")  # the counters whose rates are shown, in this order
 STEP = 10.0  # seconds that one point of a series stands for, as soon as there is that much history
 

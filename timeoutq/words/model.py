@@ -493,6 +493,10 @@ class HostPage:
         return len(self.hosts)
 
 
+SILENT = 30.0
+"""Seconds without a sign of life after which a worker counts as gone: three signs that it owes."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """What a worker last said of itself."""

@@ -2,7 +2,7 @@
 -- ARGS  1 call id, nonce or ''   2 age of the call, ms   3 worker   4 about, JSON or '': what the worker says of
 --       itself, or empty when it leaves   5.. sections
 -- SECTIONS  durations=numbers (bucket, count): how long its handlers ran since its last sign of life
--- Reply how many workers have given a sign of life within the last minute, number
+-- Reply how many workers have given a sign of life within the last half minute, number
 verb('beat', {flags = {'allow-oom'}}, function()
   local given, refused = sections(5, ' durations=numbers')
   if refused then return refused end
@@ -32,5 +32,5 @@ verb('beat', {flags = {'allow-oom'}}, function()
   local gone = call('ZRANGEBYSCORE', key.workers, '-inf', now - 300000, 'LIMIT', 0, 100)
   some('ZREM', key.workers, gone)
   some('HDEL', key.worker_info, gone)
-  return call('ZCOUNT', key.workers, now - 60000, '+inf')
+  return leases.workers()
 end)

@@ -10,7 +10,7 @@ verb('stats', {flags = {'no-writes'}}, function()
   return {
     now, call('SCARD', key.todos), call('ZCARD', key.scheduled), call('SCARD', key.in_progress),
     done.count(), call('SCARD', key.failed), due[2] or false, lease[2] or false,
-    call('ZCOUNT', key.workers, now - 60000, '+inf'), call('HGETALL', key.stats), call('HGETALL', key.meta),
+    leases.workers(), call('HGETALL', key.stats), call('HGETALL', key.meta),
     call('SCARD', key.waiting), has('politeness') and call('ZCARD', key.hosts) or 0, turn and whole(turn) or false,
     {call('HGETALL', key.durations0), call('HGETALL', key.durations1), call('HGETALL', key.durations)},
   }

@@ -36,7 +36,7 @@ do
     end
     local reply = {
       found, row, setting.paused == '1' and 1 or 0, call('SCARD', key.todos),
-      call('ZCOUNT', key.workers, now - 60000, '+inf'), letters, stranded, trace, before or false,
+      leases.workers(), letters, stranded, trace, before or false,
     }
     if has('durable') then reply[10], reply[11] = number(call('HGET', key.meta, 'durable'), 0), replicas() end
     return reply
