@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -78,3 +80,17 @@ def test_an_item_that_cannot_be_written_fails_its_page(queue: Queue, tmp_path: P
             (result,) = process.results()
             assert "timeoutq cannot begin: the setting TIMEOUTQ_ITEMS" in process.log()
         assert result["reason"] == "timeoutq_error"
+
+
+def test_the_files_of_the_store_are_joined_and_a_folder_without_any_is_an_error(queue: Queue, tmp_path: Path) -> None:
+    (tmp_path / "web1-1.jsonl").write_text('{"task": null, "item": {"name": "a"}}\n')
+    assert joins(tmp_path) == (0, '{"name": "a"}\n', "")
+    code, out, err = joins(tmp_path / "items")
+    assert (code, out) == (2, "")
+    assert "items has no *.jsonl: is it the folder that TIMEOUTQ_ITEMS names?" in err
+
+
+def joins(folder: Path) -> tuple[int, str, str]:
+    words = [sys.executable, "-W", "error", "-m", "timeoutq.scrapy", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr

@@ -17,7 +17,8 @@ Spider = pytest.importorskip("scrapy").Spider
 
 SPIDER = """
 from datetime import date
-from scrapy import Request, Spider
+from scrapy import Request, Spider, signals
+from scrapy.exceptions import DontCloseSpider
 
 class Shop(Spider):
     name = "shop"
@@ -30,6 +31,24 @@ class Shop(Spider):
 
     def parse_good(self, response):
         yield {"kind": self.kind}
+
+    def parse_job(self, response):
+        yield {"job": response.meta["job"]}
+
+class Stays(Spider):
+    name = "stays"
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        spider = super().from_crawler(crawler)
+        crawler.signals.connect(spider.stay, signals.spider_idle)
+        return spider
+
+    def stay(self):
+        raise DontCloseSpider
+
+    def parse(self, response):
+        yield {"an": "item"}
 
 class Stores:
     def process_item(self, item, spider):
@@ -95,3 +114,19 @@ def test_check_names_a_spider_that_scrapy_does_not_begin_any_more(project: Path)
         code, out, err = check(project, "former", f"{site.url}/good", "--callback", "parse_good")
     assert code == 1, (out, err)
     assert "spider 'former' begins by start_requests(), which Scrapy 2." in out
+
+
+def test_check_takes_the_payload_of_a_task_and_names_what_it_may_have(project: Path) -> None:
+    with Site(lambda seen: html()) as site:
+        task = '{"callback": "parse_job", "meta": {"job": 7}}'
+        code, out, err = check(project, "shop", f"{site.url}/job", "--payload", task)
+        assert (code, out) == (0, "0 requests, 1 items, 0 refused\n"), err
+        code, out, _ = check(project, "shop", f"{site.url}/job", "--payload", '{"callbak": "parse_job"}')
+        assert (code, len(site.visits)) == (1, 1)
+    assert "is no request of Scrapy: it has callbak; it may have body, callback, cb_kwargs, cookies, " in out
+
+
+def test_check_ends_although_the_spider_wants_to_stay(project: Path) -> None:
+    with Site(lambda seen: html()) as site:
+        code, out, err = check(project, "stays", f"{site.url}/")
+    assert (code, out) == (0, "0 requests, 1 items, 0 refused\n"), err

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from timeoutq.cli.command import Known, Seconds, Server, argument, command, queue_names
-from timeoutq.cli.lines import Sink
+from timeoutq.cli.lines import Sink, read_option
 from timeoutq.cli.saying import exit_unless, meant, refuse, say, stop, unknown_words
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.words.exit_codes import USAGE
@@ -201,6 +201,7 @@ def check(
     spider: Annotated[str, argument("SPIDER", "Name of the spider.")],
     page: Annotated[str, argument("URL", "The page to fetch.")],
     callback: Annotated[str | None, "NAME: The method that parses it."] = None,
+    payload: Annotated[str | None, "JSON: What a task of the page has, such as {\"meta\": {\"job\": 7}}."] = None,
     given: Annotated[list[str] | None, "-a NAME=VALUE: An argument of the spider."] = None,
     *, out: Sink,
 ) -> None:  # fmt: skip
@@ -214,7 +215,8 @@ def check(
         raise InvalidInput(f"check needs Scrapy (pip install 'timeoutq[scrapy]'): {error}") from None
 
     arguments = {name: value for name, _, value in (one.partition("=") for one in given or ())}
-    found = judge(project, spider, page, callback, arguments)
+    task = {} if payload is None else read_option("--payload", payload, dict, "an object, such as {\"meta\": {}}")
+    found = judge(project, spider, page, task if callback is None else {**task, "callback": callback}, arguments)
     if not found.responses and not found.refused:
         found.refused.append("no response reached the spider: the log above says why")
     if out.as_json:

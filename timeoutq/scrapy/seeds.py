@@ -40,6 +40,8 @@ def former_start(spider: Spider) -> str:
     words = f"start_requests(), which Scrapy {version_info[0]}.{version_info[1]} does not call"
     if begin is Spider.start and not spider.start_urls:
         cure = "give it an `async def start(self)` that yields the same requests"
+        if any(one.__module__.startswith("scrapy_redis") for one in type(spider).__mro__):
+            cure = "write Spider for RedisSpider, and CrawlSpider for RedisCrawlSpider: `timeoutq help from-crawlers`"
         raise InvalidInput(f"spider {spider.name!r} begins by {words}: {cure}")
     return f"the spider has {words}"
 

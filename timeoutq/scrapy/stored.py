@@ -1,14 +1,13 @@
 """The item store: each process writes its items as JSON lines into a file of its own, before their page is acked.
 
 A killed process may have written items of a page that another process fetches again. So each line says of which lease
-the item is, and `joined`, or `python -m timeoutq.scrapy.stored FOLDER`, leaves these doubles out.
+the item is, and `joined`, or `python -m timeoutq.scrapy FOLDER`, leaves these doubles out.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -69,8 +68,3 @@ def _lines(folder: str | Path) -> Iterator[Mapping[str, Any]]:
             for line in file:
                 if line.endswith(b"\n"):
                     yield cast("Mapping[str, Any]", json.loads(line))
-
-
-if __name__ == "__main__":
-    for one in joined(sys.argv[1]):
-        sys.stdout.write(json.dumps(one, ensure_ascii=False) + "\n")

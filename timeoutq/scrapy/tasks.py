@@ -35,6 +35,7 @@ CARRIED = ("cookies", "meta", "cb_kwargs", "flags")  # what a payload holds as `
 USUAL = {"method": "GET", "encoding": "utf-8", "priority": 0, "dont_filter": False}  # Scrapy's defaults
 KEYS = {*CARRIED, *USUAL, "url", "headers", "body", "body64", "callback", "errback", "closed", "turn", "class", "more"}
 """What a payload may hold."""
+OURS = {"body64", "closed", "turn", "class", "more"}  # those of them that nobody writes by hand
 
 Payload = dict[str, Any]
 
@@ -143,7 +144,10 @@ def request_of(id: str, payload: Any, spider: Spider) -> Request:
     given = cast("Payload", payload)
     unknown = sorted(map(str, given.keys() - KEYS))
     if unknown:
-        raise InvalidInput(f"the payload of task {id!r} is no request of Scrapy: it has {', '.join(unknown)}")
+        raise InvalidInput(
+            f"the payload of task {id!r} is no request of Scrapy: it has {', '.join(unknown)}; it may have "
+            f"{', '.join(sorted(KEYS - OURS))}"
+        )
     callback = method_of(given.get("callback"), spider, id, "callback")
     errback = method_of(given.get("errback"), spider, id, "errback")
     project = type(spider).__module__.partition(".")[0]

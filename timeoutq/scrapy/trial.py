@@ -18,7 +18,7 @@ from scrapy.utils.project import get_project_settings
 
 from timeoutq.scrapy import plan, tasks
 from timeoutq.scrapy.addon import ABOVE_ALL, NEXT_TO_ENGINE, Addon
-from timeoutq.scrapy.engine import REACTOR
+from timeoutq.scrapy.engine import REACTOR, Engine
 from timeoutq.scrapy.seeds import former_start
 from timeoutq.words.errors import InvalidInput
 
@@ -43,27 +43,33 @@ class Look:
         self._crawler = crawler
         self._found: Trial = crawler.settings[FOUND]
         crawler.signals.connect(self._failed, signals.spider_error)
+        crawler.signals.connect(self._close, signals.spider_idle)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         return cls(crawler)
 
-    def _request(self) -> Request:
+    def _pages(self) -> list[Request]:
         spider: Any = self._crawler.spider
         try:
             former_start(spider)
         except InvalidInput as refused:
             self._found.refused.append(str(refused))
-        url, callback = self._crawler.settings[PAGE]
-        return Request(url, callback=tasks.method_of(callback, spider, url, "callback"), dont_filter=True)
+        url, payload = self._crawler.settings[PAGE]
+        try:
+            return [tasks.request_of(url, {**payload, "dont_filter": True}, spider)]
+        except InvalidInput as refused:
+            self._found.refused.append(str(refused))
+            return []
 
     def process_start_requests(self, start_requests: Any, spider: Any = None) -> Iterator[Request]:
         """Give the one page (Scrapy 2.11 and 2.12)."""
-        yield self._request()
+        yield from self._pages()
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]:
         """Give the one page."""
-        yield self._request()
+        for page in self._pages():
+            yield page
 
     def process_spider_output(self, response: Any, result: Any, spider: Any = None) -> Iterator[Any]:
         """Judge what the callback yields. Nothing of it is fetched or stored."""
@@ -92,17 +98,25 @@ class Look:
         except InvalidInput as refused:
             self._found.refused.append(str(refused))
 
+    def _close(self, spider: Any) -> None:
+        Engine(self._crawler).close("finished")  # also if the spider wants to stay
+
     def _failed(self, failure: Any) -> None:
         self._found.refused.append(f"the callback raised {type(failure.value).__name__}: {failure.value}")
 
 
-def judge(project: Path, spider: str, url: str, callback: str | None, arguments: Mapping[str, str]) -> Trial:
-    """Fetch one page with a spider of a project. Raises `InvalidInput` for a project or spider that is not there."""
+def judge(
+    project: Path, spider: str, url: str, payload: Mapping[str, Any], arguments: Mapping[str, str]
+) -> Trial:
+    """Fetch one page with a spider of a project; `payload` is as a task of the page has it.
+
+    Raises `InvalidInput` for a project or spider that is not there.
+    """
     if not (project / "scrapy.cfg").is_file():
         raise InvalidInput(f"{project} is no project of Scrapy: it has no scrapy.cfg")
     os.chdir(project)
     settings, found = get_project_settings(), Trial()
-    _prepare(settings, (url, callback), found)
+    _prepare(settings, (url, payload), found)
     process = CrawlerProcess(settings)
     try:
         kind = process.spider_loader.load(spider)
@@ -119,7 +133,7 @@ def judge(project: Path, spider: str, url: str, callback: str | None, arguments:
     return found
 
 
-def _prepare(settings: BaseSettings, page: tuple[str, str | None], found: Trial) -> None:
+def _prepare(settings: BaseSettings, page: tuple[str, Mapping[str, Any]], found: Trial) -> None:
     addons = {one: place for one, place in settings.getdict("ADDONS").items() if _path(one) != _path(Addon)}
     middlewares = {**settings.getdict("SPIDER_MIDDLEWARES"), "timeoutq.scrapy.trial.Look": NEXT_TO_ENGINE}
     for name, value in {
