@@ -105,9 +105,7 @@ class Look:
         self._found.refused.append(f"the callback raised {type(failure.value).__name__}: {failure.value}")
 
 
-def judge(
-    project: Path, spider: str, url: str, payload: Mapping[str, Any], arguments: Mapping[str, str]
-) -> Trial:
+def judge(project: Path, spider: str, url: str, payload: Mapping[str, Any], arguments: Mapping[str, str]) -> Trial:
     """Fetch one page with a spider of a project; `payload` is as a task of the page has it.
 
     Raises `InvalidInput` for a project or spider that is not there.
