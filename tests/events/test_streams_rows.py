@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,9 +144,10 @@ def test_claim_of_stale_messages(plain: Any, stream: str, queue: Queue) -> None:
 
 def test_heartbeat(plain: Any, stream: str, queue: Queue) -> None:
     ((id, _),) = taken(plain, stream, "workers", "one", 1)
-    time.sleep(0.02)
+    plain.xclaim(stream, "workers", "one", 0, [id], idle=60_000, justid=True)
+    assert plain.xpending_range(stream, "workers", "-", "+", 9)[0]["time_since_delivered"] >= 60_000
     plain.xclaim(stream, "workers", "one", 0, [id], justid=True)
-    assert plain.xpending_range(stream, "workers", "-", "+", 9)[0]["time_since_delivered"] < 20
+    assert plain.xpending_range(stream, "workers", "-", "+", 9)[0]["time_since_delivered"] < 60_000
     queue.put("m0")
     (lease,) = queue.claim(1)
     assert queue.extend(lease, timeout=60).deadline > lease.deadline + 50

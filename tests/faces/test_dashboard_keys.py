@@ -166,6 +166,49 @@ def test_a_dashboard_that_only_looks_changes_nothing(queue: Queue, terminal: Cal
     assert queue.inspect("a").state is State.FAILED
 
 
+def test_rows_and_pages_are_gone_through_and_a_queue_paused(queue: Queue, terminal: Callable[..., Terminal]) -> None:
+    def row(key: bytes, *, other_than: str = "", again: str = "") -> str:
+        """Press a key; give the row that is selected then."""
+
+        def is_there(_: str) -> bool:
+            lines = [line for line in map(shown.screen.buffer.__getitem__, range(24)) if line[2].reverse]
+            rows = ["".join(line[x].data for x in range(2, 6)) for line in lines if line[76].reverse]
+            selected[:] = [one for one in rows if one != other_than and one == (again or one)]
+            return bool(selected)
+
+        selected: list[str] = []
+        shown.type(key)
+        shown.until(is_there)
+        return selected[0]
+
+    queue.schedule((f"t{n:03}" for n in range(250)), after=600)
+    shown = terminal()
+    shown.type(b"t\x1b[D\x1b[D")
+    shown.until(lambda text: "keys  250 scheduled" in text and "of 200" in text)
+    first = row(b"")
+    second = row(b"j", other_than=first)
+    row(b"k", again=first)
+    row(b"\x1b[B", again=second)
+    row(b"\x1b[A", again=first)
+    assert row(b"\x1b[6~", other_than=first) != second
+    row(b"\x1b[5~", again=first)
+    last = row(b"\x1b[F", other_than=first)
+    row(b"\x1b[H", again=first)
+    assert row(b"n", other_than=first) > last
+    row(b"g", again=first)
+    shown.type(b"\r")
+    shown.until(lambda text: f"{first}" in text and "due" in text and "scheduled: " in text)
+    shown.type(b"Py")
+    shown.until(lambda text: "PAUSED" in text and "paused: no task is handed out" in text)
+    assert queue.stats().paused
+    shown.type(b"oP")
+    shown.until(lambda text: "250 known" in text and "Resume queue keys?" in text)
+    shown.type(b"y")
+    wait_until(lambda: not queue.stats().paused)
+    shown.type(b"\x04")
+    assert shown.is_restored()
+
+
 # ---- without a server
 
 

@@ -61,9 +61,67 @@ def act(seen: Watched, key: str, words: str) -> None:
     says(seen, words)
 
 
-def test_everything_is_done_by_keyboard_alone(chromium: Any, url: str, queue: Queue) -> None:
-    with Served(settings(url)) as served, tab(chromium) as seen:
-        by_keyboard_alone(seen, f"{served.base}/", queue)
+def tab_to(seen: Watched, what: str, *pressed: str) -> None:
+    """Press Tab until the focus is on what has this text or id, and then keys."""
+    focused = "what => ((one) => one.id === what || one.textContent.trim() === what)(document.activeElement)"
+    for _ in range(60):  # a time has a stop for each of its parts
+        keys(seen, "Tab")
+        if seen.page.evaluate(focused, what):
+            return keys(seen, *pressed)
+    raise AssertionError(f"no {what} by Tab on {seen.page.url}")
+
+
+@pytest.mark.parametrize("prefix", ["", "/ops/queues"])
+def test_everything_is_done_by_keyboard_alone(chromium: Any, url: str, queue: Queue, prefix: str) -> None:
+    with Served(settings(url, prefix=prefix)) as served, tab(chromium) as seen:
+        asked: list[str] = []
+        seen.page.on("request", lambda request: asked.append(request.url))
+        by_keyboard_alone(seen, f"{served.base}{prefix}/", queue)
+        assert [one for one in asked if not one.startswith(f"{served.base}{prefix}/")] == []
+
+
+def test_without_scripts_all_of_it_is_done_by_tab_and_enter(chromium: Any, url: str, queue: Queue) -> None:
+    queue.put("old")
+    queue.ack(queue.claim())
+    with Served(settings(url)) as served, tab(chromium, scripts=False) as seen:
+        page = seen.page
+        page.goto(served.base)
+
+        def act(button: str, key: str, said: str, *, asked: bool = False) -> None:
+            tab_to(seen, f"{button} {key}".strip(), "Enter")
+            if asked:
+                page.wait_for_selector("h1 >> text=?")
+                tab_to(seen, button, "Enter")
+            says(seen, said)
+
+        def find(id: str, state: State) -> None:
+            tab_to(seen, "find")
+            page.keyboard.type(id)
+            keys(seen, "Enter")
+            page.wait_for_selector(f".badge.{state}")
+
+        tab_to(seen, queue.name, "Enter")
+        page.wait_for_selector("#rates")
+        tab_to(seen, "Put", "Enter")
+        page.wait_for_selector("#ids")
+        tab_to(seen, "ids")
+        page.keyboard.type("plain")
+        act("Put", "", "1 task put")
+        (lease,) = queue.claim()
+        find("plain", State.IN_PROGRESS)
+        assert lease.holder in page.inner_text("main")
+        queue.fail(lease, "ValueError: no", give_up=True)
+        find("plain", State.FAILED)
+        act("Retry", "R", "1 task ready again")
+        act("Cancel", "C", "1 task cancelled", asked=True)
+        act("Forget", "F", "1 task forgotten", asked=True)
+        find("old", State.DONE)
+        act("Run again", "A", "1 task ready")
+        assert queue.list("todos").entries[0].task == "old"
+        tab_to(seen, queue.name, "Enter")
+        page.wait_for_selector("#rates")
+        act("Pause", "P", f"{queue.name} is paused; tasks that have a lease are finished", asked=True)
+        assert (queue.stats().paused, queue.inspect("plain").state, seen.wrong) == (True, None, [])
 
 
 def by_keyboard_alone(seen: Watched, base: str, queue: Queue) -> None:
@@ -78,13 +136,9 @@ def by_keyboard_alone(seen: Watched, base: str, queue: Queue) -> None:
     # put
     keys(seen, "n")
     page.wait_for_selector("#ids")
-    page.focus("#ids")
+    tab_to(seen, "ids")
     page.keyboard.type("by keyboard")
-    for _ in range(30):  # a time has a stop for each of its parts
-        keys(seen, "Tab")
-        if page.evaluate("document.activeElement.textContent") == "Put":
-            break
-    keys(seen, "Enter")
+    tab_to(seen, "Put", "Enter")
     says(seen, "1 task put")
     assert queue.inspect("by keyboard").state is State.TODOS
     # watch: a worker takes it, and the page shows this by itself

@@ -41,19 +41,6 @@ def fail(queue: Queue, task: str, error: str) -> None:
     queue.fail(lease, error, give_up=True)
 
 
-def test_the_overview_leads_to_a_queue_and_its_tasks(queue: Queue, reader: Reader) -> None:
-    queue.put("https://a.example/", "https://b.example/")
-    page = reader.go("/")
-    assert page.status == 200
-    page = reader.follow(page, queue.name)
-    assert "2 todos" in page.text
-    assert "2 known" in page.text
-    page = reader.follow(page, "2 todos")
-    page = reader.follow(page, "https://a.example/")
-    assert "todos" in page.text
-    assert page.response.url.query == b"id=https%3A%2F%2Fa.example%2F"
-
-
 def test_tasks_are_put_by_the_form_and_a_bad_form_keeps_what_was_typed(queue: Queue, reader: Reader) -> None:
     queue.put("first")
     page = reader.go(f"/q/{queue.name}/put")
@@ -120,17 +107,6 @@ def test_the_page_of_a_task_says_how_much_of_the_log_it_shows(queue: Queue, read
     assert f"timeoutq log {queue.name} --task ID reads all of the log" in reader.go(f"/q/{queue.name}/task?id=x").text
     page = reader.go(f"/q/{queue.name}/task?id=before%20the%20log")
     assert "The last 500 entries of the log do not name this task" in page.text
-
-
-def test_a_queue_is_paused_and_resumed(queue: Queue, reader: Reader) -> None:
-    queue.put("x")
-    page = reader.press(reader.press(reader.go(f"/q/{queue.name}"), "Pause"), "Pause")
-    assert queue.stats().paused
-    assert "paused" in page.text
-    page = reader.press(page, "Resume")
-    assert not queue.stats().paused
-    assert page.said
-    assert not reader.go(f"/q/{queue.name}?said=hello&timeoutq-said=hello").said, "once, and no link can make one"
 
 
 def test_an_act_leads_back_only_to_the_page(queue: Queue, served: Served) -> None:
