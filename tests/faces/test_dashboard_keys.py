@@ -315,6 +315,17 @@ def test_acts_stand_only_where_they_make_sense() -> None:
     assert Screen("q").press("F") is None
 
 
+def test_a_queue_that_was_just_paused_is_offered_to_be_resumed() -> None:
+    shown = screen("a")
+    for asked in ("Pause queue q?", "Resume queue q?", "Pause queue q?"):
+        shown.press("P")
+        assert shown.question is not None
+        assert shown.question[0] == asked
+        wish = shown.press("y")
+        assert wish is not None
+        shown.acted(wish, "done")
+
+
 def test_no_key_of_a_screen_that_only_looks_asks_anything_and_the_help_names_them_all() -> None:
     shown = screen("a")
     shown.read_only = True

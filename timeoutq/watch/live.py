@@ -219,7 +219,7 @@ def _take(screen: Screen, wish: Wish, found: Any) -> None:
     elif isinstance(found, Exception):
         screen.say(f"{wish.what}: {type(found).__name__}: {found}", failed=True)
     elif isinstance(found, str):
-        screen.say(found)
+        screen.acted(wish, found)
     else:
         screen.explain(wish.target, *found)
 

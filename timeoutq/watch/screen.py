@@ -161,6 +161,12 @@ class Screen:
         """Take what an act has given."""
         self.said = (words, "bold red" if failed else "green")
 
+    def acted(self, wish: Wish, words: str) -> None:
+        """Take that a wish was carried out, and the words for it."""
+        self.say(words)
+        if wish.what in ("pause", "resume"):
+            self.paused = wish.what == "pause"
+
     @property
     def at(self) -> int:
         """The place of the selected row."""
