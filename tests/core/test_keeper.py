@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, Queue, Unavailable
@@ -112,6 +113,22 @@ def test_the_program_shows_as_a_worker_with_what_it_holds_and_says_farewell(queu
     assert queue.workers() == []  # the keeper ends with its queue
     with pytest.raises(InvalidInput, match="closed"):
         keeper.add()
+
+
+def test_a_worker_that_has_stopped_holds_nothing_once_its_leases_must_have_run_out(
+    queue: Queue, raw: redis.Redis
+) -> None:
+    with short(queue, 6) as mine, mine.keeper() as keeper:
+        mine.put("a", "b")
+        keeper.add(*mine.claim(2))
+        wait_until(lambda: [one.held for one in queue.workers()] == [2])
+        about: Any = raw.hget(queue.operations.key("worker_info"), mine.worker)
+        now = queue.stats().now
+        mine.release(keeper.held)
+    # a lease may have been extended just before the next sign of life was due, which is five seconds after the last
+    raw.hset(queue.operations.key("worker_info"), mapping={"w1": about, "w2": about})
+    raw.zadd(queue.operations.key("workers"), {"w1": round(now * 1000), "w2": round((now - 6 - 5.1) * 1000)})
+    assert {one.worker: one.held for one in queue.workers()} == {"w1": 2, "w2": 0}
 
 
 def test_a_keeper_says_how_many_workers_of_its_queue_are_alive(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,9 @@ import typer
 from tests.rig.command import Say, say, server
 from timeoutq import Queue, cli
 from timeoutq.cli import command
+from timeoutq.cli.lines import Sink
 from timeoutq.verbs import sending
+from timeoutq.watch import directory
 
 __all__ = ["say", "server"]
 
@@ -48,6 +50,38 @@ def test_the_queues_of_a_server_are_listed_with_what_is_in_them(say: Say, url: s
     ]
     found = {document["queue"]: document for document in say("queues", "--json").documents}
     assert (found["web"]["known"], found["web"]["in_progress"]) == (7, 1)
+
+
+def test_many_queues_are_printed_in_blocks_while_others_are_still_to_be_counted(
+    say: Say, url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"q{number:04}" for number in range(1200)]
+    with raw.pipeline(transaction=False) as many:
+        for name in names:
+            many.hset(f"timeoutq:{{{name}}}:meta", "schema", "3")
+            many.sadd(f"timeoutq:{{{name}}}:todos", "a")
+        many.execute()
+    blocks: list[tuple[int, int]] = []
+    counted, look, echo = 0, directory.look, typer.echo
+
+    def counting(queue: Queue, found: list[str]) -> Iterator[directory.Listed]:
+        nonlocal counted
+        for one in look(queue, found):
+            counted += 1
+            yield one
+
+    def printing(text: str, **how: Any) -> None:
+        blocks.append((counted, text.count("\n") + 1))
+        echo(text, **how)
+
+    monkeypatch.setattr(directory, "look", counting)
+    monkeypatch.setattr(typer, "echo", printing)
+    done = say("queues")
+    assert blocks == [(500, 500), (1000, 500), (1200, 200)], "how many were counted, and how many lines were printed"
+    assert [line[0] for line in done.lines] == names
+    blocks.clear()
+    Sink(True).rows(("task",), ((name,) for name in names))
+    assert [lines for _, lines in blocks] == [500, 500, 200]
 
 
 def test_a_server_without_queues_says_so(say: Say) -> None:

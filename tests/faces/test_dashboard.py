@@ -24,9 +24,9 @@ from timeoutq import Queue
 from timeoutq.client import heartbeat
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.draw import BARS, render, share_rows, split_cells
-from timeoutq.watch.snapshot import SILENT, Memory, Snapshot, rates, series, to_json
+from timeoutq.watch.snapshot import Memory, Snapshot, rates, series, to_json
 from timeoutq.words.counts import Sample, Stats
-from timeoutq.words.model import Entry, Failure, WorkerInfo
+from timeoutq.words.model import SILENT, Entry, Failure, WorkerInfo
 
 NOW = 1_790_000_000.0
 

@@ -122,6 +122,7 @@ def test_a_file_that_is_cut_is_brought_in_and_named(say: Say, queue: Queue, othe
     # also one of two files behind each other; and an end that is skipped is there
     assert say("import", other.name, stdin=b"".join([*lines[:-1], *lines])).code == 1
     assert say("import", other.name, "--skip-lines", f"{len(lines)}", stdin=b"".join(lines)).code == 0
+    assert say("import", other.name, stdin=b"").code == 1, "the export before the pipe has failed"
     # an older file promises no end
     assert say("import", other.name, stdin=lines[0].replace(b', "ends": true', b"") + lines[1]).code == 0
 

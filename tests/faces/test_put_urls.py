@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import threading
 import time
@@ -223,6 +224,49 @@ def test_the_pages_of_an_index_are_put(say: Say, queue: Queue, site: Site) -> No
     assert set(site.accepted) == {"gzip, deflate, br"}
     pages = [page.url.rpartition("/")[2] for page in sitemap(f"{site.at}/index.xml")]
     assert pages == ["1", "2", "3", "4", "5", "6", "7", "8"], "the order of the sitemaps is lost"
+
+
+def test_what_is_no_full_url_in_a_sitemap_on_the_web_becomes_no_address_of_its_site(
+    say: Say, queue: Queue, site: Site
+) -> None:
+    empty = "<urlset>\n<url><loc></loc></url>\n<url><lastmod>2026</lastmod></url></urlset>"
+    bad = {
+        "/empty.xml": (empty, ["line 2: '' is refused: it is empty", "line 3: '' is refused: it is empty"]),
+        "/index.xml": ("<sitemapindex>\n<sitemap><loc> </loc></sitemap></sitemapindex>", ["line 2: '' is refused"]),
+        "/list.txt": (
+            "http://h.example/\nSome words\nwww.example.com/page\n",
+            ["line 2: 'Some words' is refused", "line 3: 'www.example.com/page' is refused: it has no scheme"],
+        ),
+    }
+    for path, (body, said) in bad.items():
+        done = say("put", queue.name, "--sitemap", site.put(path, body))
+        assert (done.code, done.facts["refused"]) == (2, str(len(said))), path
+        assert all(f"{site.at}{path}, {line}" in done.err for line in said), done.err
+    assert members(queue) == {"http://h.example/"}
+
+
+def test_a_sitemap_that_names_no_page_is_no_success(say: Say, queue: Queue, tmp_path: Path) -> None:
+    for name, body in {"s.xml": urlset(), "i.xml": index(), "robots.txt": "User-agent: *\nDisallow: /x\n"}.items():
+        (tmp_path / name).write_text(body)
+        done = say("put", queue.name, "--sitemap", str(tmp_path / name))
+        assert (done.code, done.out, done.err) == (1, "", "timeoutq: nothing was put: the sitemap names no page\n")
+
+
+def test_a_sitemap_is_asked_for_by_its_address_as_it_was_given(site: Site) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def answer(handler: _Handler) -> None:
+        asked.append((handler.path, handler.headers.get("Authorization")))
+        body = index("/2.xml?z=a%20b&amp;a=1") if handler.path.startswith("/s.xml") else urlset("http://h.example/")
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body.encode())
+
+    site.answers.update(dict.fromkeys(("/s.xml?t=a%20b&s=1", "/2.xml?z=a%20b&a=1"), answer))
+    assert len(list(sitemap(site.at.replace("//", "//u:p%20w@") + "/s.xml?t=a%20b&s=1"))) == 1
+    password = f"Basic {base64.b64encode(b'u:p w').decode()}"
+    assert asked == [("/s.xml?t=a%20b&s=1", password), ("/2.xml?z=a%20b&a=1", password)]
 
 
 def test_the_password_of_a_sitemap_is_for_its_own_site(site: Site) -> None:

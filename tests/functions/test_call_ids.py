@@ -43,6 +43,13 @@ def test_a_random_id_is_the_name_and_80_bits_that_can_be_read_aloud() -> None:
     assert max(signs.values()) < 1.4 * min(signs.values()), "each sign is as likely as any other"
 
 
+def test_equal_calls_of_a_batch_with_a_name_are_told_apart_by_their_places() -> None:
+    same: Any = (b"[1]", b"{}")
+    made = [ids.in_batch("price", name, place, same) for name, place in [("a", 0), ("a", 1), ("b", 0), ("a", 0)]]
+    assert len(set(made)) == 3
+    assert made[0] == made[3], "whoever puts the batch again puts the same calls"
+
+
 def test_forked_processes_make_different_ids() -> None:
     ids.random_id("mail.send")
     read, write = os.pipe()

@@ -74,8 +74,7 @@ def test_a_result_that_is_not_there_is_said_so_with_its_cause(say: Say, post: Qu
         assert (told.code, told.out) == (1, "")
         assert "call 'w1' has returned, but the server had no memory for its result: give the server more" in told.err
         raw.delete("timeoutq:{post}:result:w1")
-    told = say("result", "post", "w1").err
-    assert "it went to another queue than post, or its result was not kept" in told
+    assert "it went to another queue than post, or its result was not kept" in say("result", "post", "w1").err
 
 
 def test_a_call_that_does_not_end_in_time_is_said_so(say: Say, post: Queue) -> None:

@@ -86,6 +86,26 @@ def test_the_first_call_with_a_limit_makes_an_empty_queue_polite(queue: Queue, a
     assert queue.stats().settings["politeness"] == "0 10000"
 
 
+def test_a_limit_that_a_function_gets_while_its_queue_holds_tasks_is_kept_from_the_next_call_on(
+    queue: Queue, app: App, url: str
+) -> None:
+    before = App(app.name, url=url)
+
+    @before.task(name="send")
+    async def sent(n: int) -> None: ...
+
+    before.put(sent.call(n) for n in range(6000))
+    before.close()
+
+    @app.task(limit=Limit(concurrency=5))
+    async def send(n: int) -> None: ...
+
+    for n in range(9):
+        send.delay(n)
+    assert (queue.hosts.inspect("send").per_host, queue.stats().waiting) == (5, 4)
+    assert "converting" in queue.stats().settings, "no caller walks through all tasks"
+
+
 @pytest.mark.breaking
 def test_a_limit_holds_while_workers_are_killed(url: str, tmp_path: Path) -> None:
     killed: dict[int, float] = {}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from timeoutq import Queue
-from timeoutq.functions import App, BadArguments, Limit, ids
+from timeoutq.functions import App, BadArguments, BadResult, Limit, ids, outcomes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EAST = timezone(timedelta(hours=1))
@@ -133,13 +133,17 @@ ODD = datetime(1880, 1, 1, tzinfo=timezone(timedelta(seconds=5025)))
 """A moment in a zone that counts seconds, as most zones did a century ago; JSON has minutes."""
 
 
-@pytest.mark.parametrize("value", [ODD, [ODD], {"at": ODD}], ids=["alone", "in a list", "in a dict"])
-def test_a_moment_that_would_arrive_as_another_is_refused_as_an_argument(value: Any) -> None:
+@pytest.mark.parametrize("value", [ODD, [ODD], {"at": ODD}, {ODD: 1}], ids=["alone", "in a list", "in a dict", "a key"])
+def test_a_moment_that_would_arrive_as_another_is_refused_as_an_argument_and_as_a_result(value: Any) -> None:
     app = App("q")
 
     def at(when: Any) -> None: ...
 
-    at.__annotations__["when"] = {datetime: datetime, list: list[datetime], dict: dict[str, datetime]}[type(value)]
+    at.__annotations__["when"] = (
+        Any if isinstance(value, dict) else {datetime: datetime, list: list[datetime]}[type(value)]
+    )
     sent: Any = app.task(name="at")(at)
     with pytest.raises(BadArguments, match="would get"):
         sent.call(value)
+    with pytest.raises(BadResult, match="JSON holds no zone that is off by seconds"):
+        outcomes.encode(value, Any)

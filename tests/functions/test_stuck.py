@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.rig.calling import failure
+from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.functions import App, CallCancelled, CallFailed, Calls, threads
@@ -82,6 +84,48 @@ def test_a_process_is_worn_out_when_too_many_threads_hang(monkeypatch: pytest.Mo
 
     asyncio.run(main())
     assert told == [False, True]
+
+
+@pytest.mark.breaking
+def test_a_process_in_which_too_many_threads_hang_drains_and_is_replaced(
+    queue: Queue, run: Processes, app: App
+) -> None:
+    @app.task(keep_result=60, retry=[], max_runtime=0.5)
+    def hang(seconds: float) -> None: ...
+
+    @app.task(keep_result=60)
+    async def process() -> int: ...  # type: ignore[empty-body]  # the worker runs another
+
+    worker = run.start("worker", "--app", "tests.rig.shop:app", SHOP_QUEUE=queue.name)
+    first = process.delay().wait(30)
+    hung = [hang.delay(3600) for _ in range(threads.MOST_HUNG)]
+    assert {failure(call, 30).message for call in hung} == {"max_runtime of 0.5 s is over"}
+    wait_until(lambda: process.delay().wait(30) != first, 30)
+    assert all(queue.inspect(call.id).crashes == 0 for call in hung)
+    worker.terminate()
+    assert worker.wait(30) == 0, run.log(worker)
+
+
+async def test_wait_is_refused_in_an_async_def_and_waits_in_a_def(app: App, jobs: AsyncQueue) -> None:
+    @app.task(name="inner")
+    def inner() -> int:
+        return 2
+
+    @app.task(name="blocks", retry=[])
+    async def blocks() -> int:
+        return inner.delay().wait(5)
+
+    @app.task(name="in_a_thread", retry=[])
+    def in_a_thread() -> int:
+        return inner.delay().wait(10)
+
+    refused, taken = await blocks.adelay(), await in_a_thread.adelay()
+    async with asyncio.timeout(30):
+        await Worker(jobs, Calls(app), burst=True, signals=False).run()
+    with pytest.raises(CallFailed, match=r"in an async def, write `await result`"):
+        await refused
+    assert await taken == 2
+    await app.aclose()
 
 
 async def test_a_worker_whose_app_has_no_functions_says_so_and_names_each_function_once(

@@ -35,11 +35,11 @@ PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 4320,
     "client": 3920,
-    "functions": 3840,
+    "functions": 3860,
     "gateway": 6050,
     "lua": 4800,
     "rooms": 2900,
-    "scrapy": 2330,
+    "scrapy": 2370,
     "server": 3220,
     "testing": 670,
     "urls": 1140,

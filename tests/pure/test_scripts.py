@@ -34,7 +34,13 @@ TEXTS = {path.relative_to(LUA).with_suffix("").as_posix(): path.read_text("utf-8
 CODE = {name: re.sub(r"--.*", "", text) for name, text in TEXTS.items()}
 DEFINITION = Definition(Timing(), b"a", b"1", "g", 1)
 STORED = Stored(b"s", "running", "set", "n", 1, 0, 0, 0, 0, 0, b"{}")
-OTHERS = [*section("anew"), *section("counts", 1, 2, 3, 4), *section("skipped", 5), *section("unread")]
+OTHERS = [
+    *section("anew"),
+    *section("counts", 1, 2, 3, 4),
+    *section("skipped", 5),
+    *section("unread"),
+    *section("zones", "2026b"),
+]
 LEASES = [Lease("a", "w#1", 0.0), Lease("b", "w#1", 0.0), Lease("c", "w#2", 0.0)]
 
 
@@ -59,7 +65,7 @@ def calls() -> dict[str, Call[Any]]:
             bare=True,
             until_ms=1,
         ),
-        *ops.release(LEASES, 1, 2, 3, 4, 5),
+        *ops.release(LEASES, 1, 2, 3, 4, 5, b"x"),
         *ops.publish("w", {"f": ("d", "{}")}),
         *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}),
         *ops.crash(LEASES, "x"),
@@ -103,7 +109,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "166fba12a0edb07b049e82c950018aaa7253684b3a9d5736273aeaca8b9b4266"}
+REVISIONS = {1: "f4f9a2b172df9203a7e1384abbd8f2e085ec12bf9b8384a64a3c2dd21cf04f65"}
 """The digest of the text of each revision."""
 
 

@@ -101,6 +101,7 @@ OUTSIDE = '<!DOCTYPE urlset [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
         ("\n" * 5000, "it begins with 512 blanks"),
         ("<!DOCTYPE html><html><body>Not <b>found</html>", "it is a page of HTML, not a sitemap"),
         ('<!-- 404 -->\n<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML">\n<html>', "it is a page of HTML, not a sitemap"),
+        ("<!doctype html>\n<html>\n<br></html>", "it is a page of HTML, not a sitemap"),
         ("<html><body>Not <b>found</html>", "it is a page of HTML, not a sitemap: its root element is"),
         ('<rss version="2.0"></rss>', "it is a feed: its root element is <rss>, not <urlset> or <sitemapindex>"),
         (f"{BOMB}<urlset><url><loc>&b;</loc></url></urlset>", "line 1 declares the entity a, as XML bombs do"),

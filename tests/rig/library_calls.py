@@ -304,6 +304,7 @@ class World:
             *self.at_times(0.15, lambda: section("deadline", self.now + 30_000)),
             *self.at_times(0.4, lambda: section("most", self.one(1, 2, 5))),
             *self.at_times(0.2, lambda: section("within", self.one(1000, 100_000))),
+            *self.at_times(0.2, lambda: section("why", "no function")),
         ]
         return [f"r{self.call_id()}", self.age(), *words, *options]
 
@@ -436,6 +437,7 @@ class World:
             *self.at_times(0.1, lambda: section("anew")),
             *self.at_times(0.1, lambda: section("counts", self.now, 1, 2, 3)),
             *self.at_times(0.1, lambda: section("skipped", 2)),
+            *self.at_times(0.3, lambda: section("zones", "2026b")),
         ]
         state = [self.call_id(), self.age(), name, seen, self.one(*"rrrpex")]
         return [*state, self.one(0, self.now + 1000, self.now + 60_000), *options]
@@ -450,6 +452,7 @@ class World:
         ids = self.some(0, 2)
         options = [
             *self.at_times(0.3, lambda: section("payload", "tick")),
+            *self.at_times(0.3, lambda: section("zones", "2026c")),
             *self.at_times(0.2, lambda: section("group", "g1")),
         ]
         head = [self.call_id(), self.age(), name, call, tick, self.one(0, self.now + 5000), self.now]

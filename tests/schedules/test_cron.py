@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from timeoutq.rooms.schedules import timing
 from timeoutq.rooms.schedules.timing import COUNTED, Timing, line, zone_name
 from timeoutq.words.errors import InvalidInput
 
@@ -103,3 +107,25 @@ def test_ticks_end_with_the_year_9999_and_begin_with_1970() -> None:
 def test_a_thousand_ticks_are_counted() -> None:
     assert Timing.of(cron="0 9 * * *").count(0, 10 * 86_400_000) == 10
     assert Timing.of(cron="* * * * *").count(0, 10**12) == COUNTED
+
+
+def test_the_data_of_time_zones_tell_their_version_where_they_are_of_the_system_or_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "TZPATH", (str(tmp_path / "nowhere"), str(tmp_path)))
+    monkeypatch.setitem(sys.modules, "tzdata", SimpleNamespace(IANA_VERSION="2026f"))
+
+    def found() -> str:
+        return Timing(cron="0 9 * * *", tz="Europe/Berlin").zones
+
+    assert Timing(every_ms=1000).zones == "-"
+    assert found() == "2026f"
+    (tmp_path / "UTC").touch()
+    assert found() == "unknown"
+    (tmp_path / "+VERSION").write_text("2026a\n")
+    assert found() == "2026a"
+    (tmp_path / "tzdata.zi").write_text("# version 2025b\n# ddeps\n")
+    assert found() == "2025b"
+    monkeypatch.setattr(timing, "TZPATH", ())
+    monkeypatch.setitem(sys.modules, "tzdata", None)
+    assert found() == "unknown"

@@ -13,6 +13,7 @@ import pytest
 from tests.core.test_clock_steps import step_back
 from timeoutq import InvalidInput, Schedule, State, Task
 from timeoutq.functions import App, scheduling
+from timeoutq.rooms.schedules.timing import Timing
 from timeoutq.testing import fake_queue, fake_sharded_queue
 from timeoutq.testing.fake import FakeShardedQueue
 from timeoutq.verbs import flows
@@ -235,6 +236,17 @@ def test_two_programs_that_declare_a_schedule_with_another_every_do_not_stop_it(
     assert queue.schedules.get("news").put == len(found)
 
 
+def test_a_timer_that_code_makes_shorter_ticks_when_the_new_time_has_passed_since_its_last_tick(queue: Any) -> None:
+    queue.schedules.declare(Schedule("news", every=1800))
+    assert later(queue, 1800) == 1
+    queue.clock.advance(600)
+    queue.schedules.declare(Schedule("news", every=900))
+    assert queue.schedules.get("news").next == queue.clock.now + 300
+    queue.schedules.declare(Schedule("news", every=60, overlap=True))
+    assert queue.schedules.tick() == 1
+    assert queue.schedules.get("news").next == queue.clock.now + 60
+
+
 def test_what_code_declares_is_changed_in_the_code(queue: Any) -> None:
     queue.schedules.declare(Schedule("a", every=60))
     changes: list[Callable[[], Any]] = [
@@ -327,7 +339,41 @@ def test_an_export_holds_the_schedules_and_an_import_brings_them_in_as_they_were
         assert other.schedules.get("code") == replace(queue.schedules.get("code"), declared=queue.clock.now)
 
 
-# ---- clocks
+# ---- clocks, and zones
+
+
+def test_the_version_of_the_data_of_time_zones_stands_beside_the_tick_that_they_gave(
+    queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(name: str = "daily") -> Any:
+        return queue.schedules.get(name).zones
+
+    def here(version: str) -> None:
+        monkeypatch.setattr(Timing, "zones", property(lambda timing: "-" if timing.every_ms else version))
+
+    here("2025b")
+    queue.schedules.set("daily", cron="0 9 * * *", tz="America/Vancouver")
+    queue.schedules.declare(Schedule("often", every=60))
+    assert (told(), told("often")) == ("2025b", None)
+    here("2026f")
+    queue.schedules.set("daily", Task("daily", 1), cron="0 9 * * *", tz="America/Vancouver")
+    queue.schedules.pause("daily")
+    assert told() == "2025b", "the tick is still that of before"
+    (line,) = [one.line().encode() for page in transfer.schedules(queue) for one in page if one.name == b"daily"]
+    with fake_queue("other", clock=queue.clock) as other:
+        items: Any = [transfer.read(line)]
+        transfer.restore_schedules(other, items)
+        there: Any = other.schedules.get("daily")
+        assert there.zones == "2025b"
+    queue.schedules.resume("daily")
+    assert told() == "2025b", "it goes on with the same tick"
+    later(queue, 24 * HOUR)
+    assert told() == "2026f"
+    here("2027a")
+    queue.schedules.move("daily", cron="0 8 * * *", tz="America/Vancouver")
+    assert told() == "2027a"
+    queue.schedules.move("daily", every=90)
+    assert told() is None
 
 
 def test_a_clock_that_steps_back_repeats_no_tick() -> None:

@@ -14,6 +14,8 @@ from timeoutq import Ack, AsyncQueue, Lease, Queue, State, Task, Worker
 LONG = "https://example.com/" + "x" * 1_218
 """A link of 1,238 bytes."""
 AGAIN = [0.0, 0.0, 0.0]
+MANY = [f"link-{n}" for n in range(600)]
+"""More than one call takes."""
 
 
 class Site:
@@ -81,13 +83,15 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a result too large": (Ack(result=b"x" * 262_145), "InvalidInput: a result of 262,145 bytes cannot be kept"),
     "no moment": (Ack(again_in=-1), "InvalidInput: again_in must be"),
     "what this queue refuses": (Ack(put=[Task("a", priority=1, improve=True)]), "InvalidInput: "),
+    "no moment beside many links": (Ack(put=MANY, again_in=-1), "InvalidInput: again_in must be"),
+    "many that this queue refuses": (Ack(put=[Task(n, priority=1, improve=True) for n in MANY]), "InvalidInput: "),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
 async def test_what_no_repeat_can_mend_fails_once_with_the_reason(queue: Queue, url: str, what: str) -> None:
     given, words = WRONG[what]
-    if what == "what this queue refuses":
+    if "this queue refuses" in what:
         queue.configure(keep_done="compact")
     site = Site(lambda: given)
     queue.put("page")

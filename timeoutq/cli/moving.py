@@ -220,7 +220,7 @@ class Import:
         if chunk:
             yield number, read, chunk
         self.taken = number
-        self.is_cut |= self.awaits_end and not self.broken
+        self.is_cut |= (self.awaits_end or not number) and not self.broken
 
     def _wants(self, item: Item) -> bool:
         """Note what a line tells of its export, and say whether the line is to be brought in."""

@@ -19,7 +19,7 @@ from typing import Annotated, Any, cast
 
 from timeoutq.cli.command import FIVE_MINUTES, Ids, Known, Moment, Name, Seconds, Server, Shards, Wait, command
 from timeoutq.cli.lines import LONGEST_LINE, Sink, bare_line, lines_of, piped_in, place, read_json, read_option, size_of
-from timeoutq.cli.saying import new_words, patiently, progress, refuse, say, stop
+from timeoutq.cli.saying import exit_unless, new_words, patiently, progress, refuse, say, stop
 from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import AccessDenied, BadUrl, InvalidInput
@@ -127,6 +127,7 @@ class Intake:
         else:
             counts = self._stream()
             known = {state.value: f"known already, in {state.value}" for state in State} if sys.stdout.isatty() else {}
+            exit_unless(counts or not self.sitemaps.sources, "nothing was put: the sitemap names no page")
             out.facts(counts, ((known.get(name, name), count) for name, count in counts.items()), ("answer", "tasks"))
         if self.unlike > TOLD:
             say(f"{self.unlike:,} URLs in all are not in the form in which spider {self.spider} writes them")
@@ -348,7 +349,7 @@ def put(
     that one of the tasks was in todos already.
 
     If --urls, --sitemap or --group-by refuses a URL, stderr says which URL, on which line, and why. All other URLs are
-    put, and the exit code is 2, or 0 with --lenient.
+    put, and the exit code is 2, or 0 with --lenient. Exit 1: a sitemap names no page.
 
     If the queue belongs to a Scrapy spider, stderr names the URLs that the spider writes in another form. They are put
     as they stand.

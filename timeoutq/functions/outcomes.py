@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, time, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -46,6 +49,9 @@ def encode(value: object, returns: Any) -> bytes:
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {_wrong(error)}") from error
     if b"null" in data and _is_endless(value):
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: JSON has no NaN and no infinity")
+    if re.search(rb"[+-]\d\d:\d\d\"", data) and _is_odd(msgspec.to_builtins(value, builtin_types=(datetime, time))):
+        why = "JSON holds no zone that is off by seconds: return .astimezone(UTC)"
+        raise BadResult(f"it returned {shown(value)}, which cannot be kept: {why}")
     if len(data) > MOST:
         raise BadResult(
             f"it returned {len(data):,} bytes of JSON; the limit is {MOST:,}: store the data elsewhere and return its "
@@ -61,6 +67,15 @@ def _is_endless(value: object) -> bool:
     except ValueError:
         return True
     return False
+
+
+def _is_odd(value: object) -> bool:
+    """Say whether the zone of a time in a value is off by seconds, as most were a century ago: JSON has minutes."""
+    if isinstance(value, datetime | time):
+        return bool((value.utcoffset() or timedelta()) % timedelta(minutes=1))
+    if isinstance(value, dict):
+        value = list(cast("Mapping[object, object]", value).items())
+    return isinstance(value, list | tuple) and any(map(_is_odd, cast("Sequence[object]", value)))
 
 
 def decode(data: bytes, returns: Any) -> Any:

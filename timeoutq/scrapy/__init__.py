@@ -21,6 +21,7 @@ The modules, in reading order: each imports only from those above it.
     middlewares  The middlewares that the addon sets: for the output of callbacks, the downloader, and requests that are
                  no tasks.
     addon        The addon, by which a Scrapy project uses timeoutq. It reads the project's settings and sets Scrapy's.
+    __main__     Joins the files of an item store: `python -m timeoutq.scrapy FOLDER > items.jsonl`.
     trial        Runs a spider against one page, without a queue, and lists all of the page that timeoutq would refuse.
 """
 

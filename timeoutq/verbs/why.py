@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from timeoutq.verbs.sending import Flow, Talk, ask
 from timeoutq.words.errors import AccessDenied
 from timeoutq.words.model import BATCH_DUE, SILENT, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo
 from timeoutq.words.standing import Standing, standing
-from timeoutq.words.text import counted
+from timeoutq.words.text import CLIENT, counted
 
 ADVICE = {
     "done": "put it again with again=True, or ack with again_in= for a new visit",
@@ -28,9 +27,6 @@ ADVICE = {
     "no_replica": "start replicas, or configure(durable=) asks for fewer",
 }
 """Advice for a program in Python, at the end of a message; `advised` writes other words in its place."""
-
-CLIENT = re.compile(r"\S+:[0-9]+:\S+")
-"""The name of a worker, or of a client: host, process, and what tells them apart."""
 
 MAY_LACK = ("queued", "due", "overdue", "suspect")
 """The reasons behind which may stand that the workers lack the function of a call."""
@@ -137,8 +133,8 @@ def _lacking(talk: Talk, found: Why) -> Flow[str | None]:
     lately = [f"worker {worker} has version {version}" for age, worker, version in ages if age <= LATELY]
     if info.unrun_since is not None:
         who = " and ".join(lately) or "no worker that is alive has it"
-        since = _moment(info.unrun_since)
-        return f"workers that cannot run its function {name!r} have given it back since {since}; {who}"
+        since, reason = _moment(info.unrun_since), f": {info.error}" if info.error else ""
+        return f"workers that cannot run its function {name!r} have given it back since {since}{reason}; {who}"
     if lately or info.state is State.SCHEDULED or not tells:
         return None
     last = f"; the last was worker {ages[0][1]}, {_span(ages[0][0])} ago" if ages else ""

@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from timeoutq.verbs.why import CLIENT
 from timeoutq.words.model import HostInfo, TaskInfo
 from timeoutq.words.standing import Standing, standing
-from timeoutq.words.text import age
+from timeoutq.words.text import CLIENT, age
 
 Fact = tuple[str, object]
 

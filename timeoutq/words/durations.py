@@ -87,7 +87,7 @@ class Spans:
 
 def read(spans: Any) -> Durations | None:
     """Tell of the two spans of ten minutes that the queue keeps; if there is a gap between them, of the later one."""
-    return summary(together(spans))
+    return summary(together(spans)) if spans[0] or spans[1] else None
 
 
 def together(spans: Any) -> dict[int, int]:
@@ -110,6 +110,8 @@ def read_all(flat: Any) -> dict[float, int]:
 
 def _counts(flat: Any) -> tuple[int, dict[int, int]]:
     at, counts = 0, dict[int, int]()
+    if not flat:
+        return at, counts
     for name, value in zip(flat[::2], flat[1::2], strict=True):
         try:
             number = int(value)

@@ -10,6 +10,9 @@ import re
 
 from rich.cells import cell_len
 
+CLIENT = re.compile(r"\S+:[0-9]+:\S+")
+"""The name of a worker, or of another client: host, process, and what tells them apart."""
+
 ELLIPSIS = "…"
 _LENGTH = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*")
 _UNITS = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -155,9 +155,9 @@ class Ends:
         else:
             self.refused.append(lease)
 
-    def postpone(self, lease: Lease, delay_ms: int, within_ms: int = 0) -> None:
+    def postpone(self, lease: Lease, delay_ms: int, within_ms: int = 0, why: bytes = b"") -> None:
         """Add a release of the worker itself; once `within_ms` are over, the queue refuses such releases."""
-        call = self._talk.operations.release([lease], delay_ms, within_ms=within_ms)[0]
+        call = self._talk.operations.release([lease], delay_ms, within_ms=within_ms, why=why)[0]
         self.calls.append(PendingCall("release", [lease], call))
 
     def take(self, most_found: int = NO_LIMIT) -> list[PendingCall]:

@@ -293,7 +293,8 @@ class Leases:
         delay_ms, ends = arguments.delay_ms(result.delay, "delay"), self.ends_of(lease)
         if isinstance(result, Unrun):
             self._unrun[lease.key] = result.error
-            ends.postpone(lease, delay_ms, arguments.delay_ms(result.within, "within"))
+            why = arguments.error_text(result.error)
+            ends.postpone(lease, delay_ms, arguments.delay_ms(result.within, "within"), why)
             return
         block_ms = arguments.delay_ms(result.block_host, "block_host")
         if block_ms:

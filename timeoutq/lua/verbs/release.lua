@@ -7,6 +7,7 @@
 --       deadline=ms until which a lease runs that is to be released; one that runs until another time is answered with
 --       L   most=1 the release at which a task goes to failed; without it releases are not counted, and one that blocks
 --       a host never is   within=ms the time since the first such release after which a task is not released any more
+--       why=1 the reason of such a release, which is kept as the error of the tasks
 -- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; c the task was
 --       cancelled, and is in failed; R this very call was carried out before; L the lease is not this token's; o the
 --       time is over, and the token has the lease still
@@ -32,7 +33,7 @@ do
 
   verb('release', {flags = {'allow-oom'}, by = 4}, function()
     local ids, tokens, at = leases.read(3)
-    local given, refused = sections(at, ' delay=ms block=ms deadline=ms most=1 within=ms')
+    local given, refused = sections(at, ' delay=ms block=ms deadline=ms most=1 within=ms why=1')
     if refused then return refused end
     local delay, block_ms, most = tonumber(given.delay or 0), tonumber(given.block or 0), tonumber(given.most or 0)
     local within, names, yes = tonumber(given.within), ready.hosts_of(ids), leases.mine(ids, tokens)
@@ -85,6 +86,7 @@ do
     if #ended > 0 then
       -- a lease ends only after its outcome is written: so a call that is refused half-way loses nothing
       some('HSET', key.releases, counted)
+      for i = 1, given.why and #counted or 0, 2 do failures.keep(counted[i], given.why) end
       local moved, moved_names = rerun.run_again(anew, is_anew, {})
       for i = 1, #moved do back[#back + 1], back_names[#back + 1] = moved[i], moved_names[i] end
       rerun.renew(ended) -- the run that is given back goes on with what was put meanwhile

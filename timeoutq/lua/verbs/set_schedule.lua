@@ -4,12 +4,13 @@
 --       5 state, r|p|e|x: r runs, p paused, e ended, x removed   6 next tick, ms: 0 for none   7.. sections
 -- SECTIONS  definition=1 JSON   digest=1 its digest   source=1 c code, s set   anew=0 the counts begin anew
 --       counts=n of an export: last tick, ms; ticks put, skipped, missed   skipped=1 how many ticks a pause has left
---       out   unread=0 nobody can read the definition that is there: the ticks that are due by it are lost
+--       out   zones=1 the version of the data of time zones that gave the next tick   unread=0 nobody can read the
+--       definition that is there: the ticks that are due by it are lost
 -- Reply letter: O done; C somebody else has changed the schedule meanwhile, or a tick is due that would be lost, so it
 --       is to be put first; F the queue has 10,000 schedules already
 verb('set_schedule', {}, function()
   local name, seen, state, next_ms = args[3], args[4], args[5], tonumber(args[6])
-  local given, refused = sections(7, ' definition=1 digest=1 source=1 anew=0 counts=n skipped=1 unread=0')
+  local given, refused = sections(7, ' definition=1 digest=1 source=1 anew=0 counts=n skipped=1 zones=1 unread=0')
   if refused then return refused end
   -- a record without a definition is written anew
   local one = call('HEXISTS', key.schedules, name) == 1 and schedules.get(name) or nil
@@ -31,6 +32,7 @@ verb('set_schedule', {}, function()
   local due = one and one.state == 'r' and one.next > 0 and one.next <= now
   if due and not given.unread and (state ~= 'r' or next_ms ~= one.next) then return 'C' end
   one = one or {last = 0, put = 0, skipped = 0, missed = 0, renewed = now, digest = '-', source = 's'}
+  if one.next ~= next_ms then one.zones = given.zones end
   one.rev, one.state, one.next = args[1], state, next_ms
   local counts, skipped = given.counts or given.anew and {}, number(given.skipped, 0)
   if counts then

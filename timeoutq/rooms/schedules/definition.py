@@ -212,6 +212,7 @@ class ScheduleInfo:
     """How many ticks were not put, because nobody was there in time, and `missed` did not want them later; of a line of
     cron, up to 1,000 are counted at a time."""
     declared: float  # when it was set, or when code has declared it last
+    zones: str | None  # the version of the data of time zones that gave `next`, such as 2026b; None without `cron`
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,20 +246,21 @@ class Stored:
     missed: int
     renewed_ms: int  # when it was set, or declared last
     text: bytes = field(repr=False)
+    zones: str = "-"  # the version of the data of time zones that gave the next tick
 
     @classmethod
     def read(cls, name: bytes, record: bytes | None, definition: bytes | None) -> Stored | None:
         """Read a row of `lua/schedules.lua`; None for a schedule that is not there, or whose record cannot be read."""
         words = (record or b"").split()
-        if definition is None or len(words) != 10 or words[0] not in STATES or words[1] not in SOURCES:
+        if definition is None or len(words) < 10 or words[0] not in STATES or words[1] not in SOURCES:
             return None
         try:
-            next_ms, last_ms, put, skipped, missed, renewed_ms = map(int, words[4:])
+            next_ms, last_ms, put, skipped, missed, renewed_ms = map(int, words[4:10])
         except ValueError:
             return None
         return cls(
             name, STATES[words[0]], SOURCES[words[1]], text(words[2]),
-            next_ms, last_ms, put, skipped, missed, renewed_ms, definition,
+            next_ms, last_ms, put, skipped, missed, renewed_ms, definition, text(words[10]) if len(words) > 10 else "-",
         )  # fmt: skip
 
     def seen(self) -> str:
@@ -269,7 +271,7 @@ class Stored:
         """Give the line of an export: JSON in ASCII."""
         said: dict[str, Any] = {
             **arguments.id_field("schedule", self.name), "state": self.state, "source": self.source,
-            "counts": [self.last_ms, self.put, self.skipped, self.missed], "next": self.next_ms,
+            "counts": [self.last_ms, self.put, self.skipped, self.missed], "next": self.next_ms, "zones": self.zones,
             "definition": json.loads(self.text),
         }  # fmt: skip
         return json.dumps(said)
@@ -286,7 +288,8 @@ class Stored:
             )
             definition = json.dumps(fields["definition"]).encode()
             Definition.read(definition)
-            return cls(name, state, source, "", next_ms, last_ms, put, skipped, missed, 0, definition)
+            zones = str(fields.get("zones", "-"))
+            return cls(name, state, source, "", next_ms, last_ms, put, skipped, missed, 0, definition, zones)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             if isinstance(error, InvalidInput):
                 raise
@@ -302,7 +305,7 @@ class Stored:
             arguments.unpack(found.payload), found.group, found.priority, found.missed,
             None if found.grace_ms is None else found.grace_ms / 1000, found.overlap,
             self.next_ms / 1000 if self.next_ms and self.state == "running" else None, self.last_ms / 1000 or None,
-            self.put, self.skipped, self.missed, self.renewed_ms / 1000,
+            self.put, self.skipped, self.missed, self.renewed_ms / 1000, None if self.zones == "-" else self.zones,
         )  # fmt: skip
 
 
@@ -360,10 +363,10 @@ def call_tick(
 ) -> Call[str]:
     """Build the call that puts the tasks of ticks and stores the next tick; it answers as `lua/verbs/tick.lua` says."""
     words: list[Argument] = [stored.name, stored.rev, stored.next_ms, next_ms, last_ms, missed, 0, len(ids), *ids]
-    payload, options = None, Words()
+    payload, options = None, section("zones", definition.timing.zones)
     if ids:
         payload, group = definition.payload_at(last_ms), definition.group or foreign_host(ids[0])
         given = {"payload": payload, "group": group, "priority": definition.priority}
-        options = [word for name, value in given.items() if value is not None for word in section(name, value)]
+        options += [word for name, value in given.items() if value is not None for word in section(name, value)]
     weight = len(payload or b"")
     return operations.call("tick", [*words, *options], lambda reply: reply.decode(), id=nonce, weight=weight)

@@ -153,7 +153,7 @@ def _fitted(
     if anew is None:
         anew = before is not None and not (goes_on and old is not None and asked.times == old.times)
     state = "p" if before is not None and before.state == "paused" else "r"
-    return [state, found, *sections, *(section("anew") if anew else [])]
+    return [state, found, *sections, *section("zones", timing.zones), *(section("anew") if anew else [])]
 
 
 def write(talk: Talk, name: bytes, wanted: Definition, source: Source) -> Flow[Stored]:
@@ -201,12 +201,12 @@ def _resumed(now_ms: int, before: Stored) -> Words | None:
     # ticks of the time in which it was paused are not put
     if before.state == "running":
         return None
-    found = Definition.read(before.text).timing.after(now_ms)
+    found = (timing := Definition.read(before.text).timing).after(now_ms)
     if found is None or before.state == "ended":
         raise InvalidInput(
             f"schedule {shown(text(before.name))} has ended: cancel it, and set it again with another until= or times="
         )
-    return ["r", found]
+    return ["r", found, *section("zones", timing.zones)]
 
 
 def cancel(talk: Talk, name: bytes) -> Flow[bool]:
@@ -259,7 +259,8 @@ def restore(talk: Talk, stored: Stored) -> Flow[bool]:
         return False
     definition = Definition.read(stored.text)
     counts = section("counts", stored.last_ms, stored.put, stored.skipped, stored.missed)
-    wanted = [stored.state[0], stored.next_ms, *definition.sections(definition.digest(), stored.source), *counts]
+    words = [*definition.sections(definition.digest(), stored.source), *counts, *section("zones", stored.zones)]
+    wanted = [stored.state[0], stored.next_ms, *words]
     yield from _changed(talk, stored.name, lambda _, before: wanted if before is None else None)
     return True
 

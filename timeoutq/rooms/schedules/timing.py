@@ -8,12 +8,15 @@ ticks once. A line whose minute or hour begins with a star goes by the time that
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from importlib import import_module
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import TZPATH, ZoneInfo, available_timezones
 
 from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
@@ -155,6 +158,21 @@ class Timing:
                 yield int(tick.timestamp()) * 1000
         except (OverflowError, ValueError):  # beyond the years that a datetime can show
             return
+
+    @property
+    def zones(self) -> str:
+        """The version of the data of time zones that give its ticks here: 2026b, or `unknown`; `-` for `every`."""
+        if self.every_ms is not None:
+            return "-"
+        for folder in map(Path, TZPATH):
+            if (folder / "UTC").exists():
+                for name in ("tzdata.zi", "+VERSION"):  # of Linux, of BSD and macOS
+                    with suppress(OSError), (folder / name).open(encoding="utf-8", errors="replace") as file:
+                        return (file.readline(100).split() or ["unknown"])[-1]
+                return "unknown"
+        with suppress(ImportError):
+            return str(import_module("tzdata").IANA_VERSION)
+        return "unknown"
 
     def __str__(self) -> str:
         """Give the timing in a few words: `0 9 * * 1-5 in Europe/Berlin`, `every 90 s, 3 times`."""
