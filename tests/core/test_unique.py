@@ -72,6 +72,18 @@ def test_keep_done_that_changes_later_does_not_count_for_an_id_that_blocks_for_a
         assert list(queue.states("a", "b")) == ["done", "unknown"]
 
 
+@pytest.mark.parametrize("keep", [timedelta(hours=20), 2])
+def test_a_put_in_the_night_adds_what_keep_done_no_longer_keeps_though_no_worker_has_run_since(keep: Any) -> None:
+    with fake_queue(timeout=60, keep_done=keep) as queue:
+        ack(queue, *leases_of(queue, "a", "b"), until={1: 100 * 3_600_000})
+        queue.clock.advance(20 * 3600 - 0.001)
+        assert list(queue.put("a", "b", "c", "d")) == ["done", "done", "added", "added"]
+        ack(queue, *leases_of(queue, "c", "d"))
+        queue.clock.advance(0.001)
+        assert list(queue.put("a", "b", "a", "c")) == ["added", "done", "todos", "done"]
+        assert (queue.prune(), list(queue.states("a", "b"))) == (0, ["todos", "done"])
+
+
 @pytest.mark.parametrize("rules", [None, Politeness(0, 1)], ids=["plain", "polite"])
 def test_an_id_that_blocks_no_longer_is_added_by_every_way_in(face: Any, rules: Politeness | None) -> None:
     face.configure(politeness=rules or "off")

@@ -109,7 +109,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "f4f9a2b172df9203a7e1384abbd8f2e085ec12bf9b8384a64a3c2dd21cf04f65"}
+REVISIONS = {1: "66307e53d8b12449492f042f9c6ec144fb8ba617e12f3a5948ccf8f5752e95d2"}
 """The digest of the text of each revision."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from timeoutq.rooms.schedules import timing
-from timeoutq.rooms.schedules.timing import COUNTED, Timing, line, zone_name
+from timeoutq.rooms.schedules.timing import COUNTED, Timing, due, line, zone_name
 from timeoutq.words.errors import InvalidInput
 
 
@@ -47,6 +47,23 @@ def test_a_line_ticks_once_on_the_days_on_which_a_zone_changes_its_clock(
     text: str, zone: str, since: str, wanted: list[str]
 ) -> None:
     assert instants(Timing.of(cron=text, tz=zone), since, 2) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "now", "wanted"),
+    [
+        ("45 1 * * *", "Asia/Gaza", "2026-10-23T23:36", "2026-10-23T22:45"),  # 1:36, for the second time
+        ("15 2 * * *", "Europe/Berlin", "2026-10-25T01:05", "2026-10-25T00:15"),
+        ("15 1,2 * * *", "Antarctica/Troll", "2026-10-25T01:33", "2026-10-25T00:15"),
+        ("10 */2 * * *", "Australia/Lord_Howe", "2026-04-04T15:46", "2026-04-04T13:10"),
+    ],
+)
+def test_a_worker_that_comes_back_in_an_hour_that_comes_twice_puts_the_newest_tick_that_it_missed(
+    text: str, zone: str, now: str, wanted: str
+) -> None:
+    timing, moment = Timing.of(cron=text, tz=zone), ms(datetime.fromisoformat(f"{now}Z"))
+    stopped = timing.after(moment - 3 * 86_400_000) or 0
+    assert due(timing, stopped, moment).ticks == (ms(datetime.fromisoformat(f"{wanted}Z")),)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,13 @@ do
     return page[1], undated()
   end
 
+  -- since: keep_done keeps no task that was done before this time; nil if it keeps all, or none
+  function by_id.since()
+    local kind, most = string.match(setting.keep_done or '', '^(.)(%d+)$')
+    if kind == 't' then return now - most + 1 end
+    return kind == 'n' and call('ZRANGE', key.done_at, -most, -most, 'WITHSCORES')[2] or nil
+  end
+
   -- outdated: n tasks at most that keep_done does not keep
   function by_id.outdated(n)
     local kind, most = string.match(setting.keep_done or '', '^(.)(%d*)')

@@ -21,15 +21,18 @@ function lasting.cannot(unique)
   end
 end
 
--- lapsed_of: which tasks block their ids no longer; a failed one unique[i] ms after its last error, nil for never
+-- lapsed_of: which tasks block their ids no longer: done ones that prune drops when it comes; a failed one unique[i] ms after
+-- its last error, nil for never
 function lasting.lapsed_of(ids, where, unique)
   local lapsed = {}
+  local since = number(by_id.since())
+  local times = since and done.times(ids) or lapsed
   local ends = has('until') and call('ZMSCORE', key.done_until, unpack(ids)) or lapsed
   local lines = unique and call('HMGET', key.errors, unpack(ids)) or lapsed
   for i = 1, #ids do
     local ms = unique and tonumber(unique[i])
     if where[i] == 'd' then
-      lapsed[i] = (moment(ends[i]) or now + 1) <= now
+      if ends[i] then lapsed[i] = (moment(ends[i]) or now + 1) <= now else lapsed[i] = number(times[i], now) < (since or 0) end
     elseif where[i] == 'f' and ms then
       lapsed[i] = number(string.match(lines[i] or '', '^%d+'), 0) + ms <= now
     end

@@ -39,7 +39,7 @@ do
 
   -- add_some: add() where there is more to write, or `known` of the ids are in a state: where[i] is that of ids[i]
   local function add_some(ids, given, again, due, priorities, where, known)
-    local lapsed = known > 0 and (has('until') or given.unique) and lasting.lapsed_of(ids, where, given.unique) or {}
+    local lapsed = known > 0 and lasting.lapsed_of(ids, where, given.unique) or {}
     if known > 0 and has('batches') then batches.tell_callbacks(ids, where) end
     local group = given.group or ''
     local payloads, own_hosts = given.payloads or {}, given.groups or {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib import import_module
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any
 from zoneinfo import TZPATH, ZoneInfo, available_timezones
@@ -29,6 +29,7 @@ COUNTED = 1_000  # the most ticks of a line of cron that are counted
 MOST = 1_000  # the most ticks that one call of `due` gives
 ON_TIME_MS = 60_000  # a tick that is put within a minute has not been missed
 LONGEST_LINE = 500
+REPEATED_MS = 3 * 3_600_000  # no clock goes back by so much
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -132,7 +133,11 @@ class Timing:
         if self.every_ms is not None:
             found = moment_ms - (moment_ms - start_ms) % self.every_ms
         else:
-            found = next((tick for tick in self._around(moment_ms, reverse=True) if tick <= moment_ms), None)
+            # back through an hour that a clock repeats, cronsim gives other ticks: so go back further, and then on
+            begin = moment_ms - REPEATED_MS
+            found = next((tick for tick in self._around(begin, reverse=True) if tick <= begin), None)
+            later = takewhile(lambda tick: tick <= moment_ms, self._around(begin if found is None else found))
+            found = max(later, default=found)
         return None if found is None or found < start_ms else found
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
