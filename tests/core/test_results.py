@@ -103,6 +103,14 @@ def test_a_failure_is_kept_when_the_task_gives_up_not_before(face: Any) -> None:
     assert face.results.look("a") == {"a": Ended("a", State.FAILED, b"second")}
 
 
+def test_results_of_many_bytes_come_in_parts(face: Any) -> None:
+    ids = [f"t{number}" for number in range(24)]
+    ack(face, *leases_of(face, *ids), results={number: kept("x" * Kept.MOST) for number in range(24)})
+    part = face.run(sending.answer(face.talk, waiting.call_look(face.operations, [id.encode() for id in ids])))
+    assert [ended.task for ended in part] == ids[:16]  # 4 MiB
+    assert list(face.results.look(ids)) == ids
+
+
 def test_results_that_are_too_large_or_empty_are_refused() -> None:
     for body in (b"", b"x" * (256 * 1024 + 1)):
         with pytest.raises(InvalidInput, match="cannot be kept"):

@@ -14,6 +14,7 @@ import redis
 
 from tests.functions.test_app_schedules import due_now
 from tests.rig import limited
+from tests.rig.commands import ran
 from tests.rig.processes import processes
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
@@ -235,6 +236,15 @@ def test_a_purged_queue_gets_its_limits_again_with_the_next_call(queue: Queue, a
     app.put(one.call(t, n) for t in "ab" for n in range(4))
     assert [queue.hosts.inspect(f"t:{t}").per_host for t in "ab"] == [1, 1]
     assert len(queue.claim(10)) == 2
+
+
+def test_a_limit_of_more_places_than_a_pause_allows_is_declared_once(polite: Queue, app: App, raw: redis.Redis) -> None:
+    @app.task(limit=Limit(concurrency=1000, every=1))
+    async def one(n: int) -> None: ...
+
+    app.put([one.call(1)])
+    asked = ran(raw, lambda: app.put([one.call(2)]))
+    assert (asked.pop("fcall_ro", 0) + asked.pop("fcall", 0), polite.hosts.inspect("one").per_host) == (2, 500)
 
 
 # ---- a limit that is first declared while the server is away

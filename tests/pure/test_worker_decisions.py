@@ -72,6 +72,18 @@ def test_a_single_ack_may_put_any_number_of_found_tasks() -> None:
     assert taken(ends, 60, 60) == [["many"], ["one"]]
 
 
+def test_puts_before_an_ack_gather_for_a_quarter_of_a_second_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends, now = Ends(AsyncQueue("q").talk, 100), 50.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    ends.put_first(found_by("a", 1, 1), arguments.tasks(("b",)))
+    assert not ends.presses
+    now += 0.2
+    ends.put_first(found_by("c", 2, 1), arguments.tasks(("d",)))
+    assert not ends.presses
+    now += 0.05
+    assert ends.presses
+
+
 @pytest.mark.parametrize(
     ("sizes", "calls"),
     [

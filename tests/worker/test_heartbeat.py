@@ -15,6 +15,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import Lease, Unavailable
 from timeoutq.client.heartbeat import Beat, Heartbeat
 from timeoutq.testing import FakeQueue, fake_async_queue, fake_queue
+from timeoutq.verbs.sending import answer
 from timeoutq.words.model import Answer
 
 
@@ -79,8 +80,9 @@ def test_leases_are_extended_each_third_of_the_timeout(beat: Calls, held: dict[i
     assert beat.face.inspect("a").lease_left
 
 
+@pytest.mark.parametrize("first", ["beat", "extend"])
 def test_after_an_error_it_tries_again_soon_and_then_goes_on_at_its_pace(
-    beat: Calls, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    beat: Calls, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, first: str
 ) -> None:
     spans: list[tuple[float, float]] = []
 
@@ -89,6 +91,8 @@ def test_after_an_error_it_tries_again_soon_and_then_goes_on_at_its_pace(
         return high
 
     monkeypatch.setattr(random, "uniform", longest)
+    if first == "extend":
+        beat.hurry()  # it has not told its news yet when the first call fails: they wait, too
     beat.fails, beat.takes = True, 0.3  # longer than the pause: it must not begin before the call has ended
     with caplog.at_level(logging.INFO):
         beat.heart.start()
@@ -128,6 +132,23 @@ def test_news_is_told_within_a_second_and_silence_is_not_broken_without(beat: Ca
     assert beat.times("beat")[1] - changed < 1.6
     wait_until(lambda: len(beat.times("extend")) > 8)
     assert len(beat.times("beat")) == 2
+
+
+def test_an_error_that_ends_the_thread_is_named(beat: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end(stop: asyncio.Event) -> None:
+        raise MemoryError("from outside")
+
+    monkeypatch.setattr(beat, "run", end)
+    beat.heart.start()
+    wait_until(lambda: not beat.heart.lives)
+    assert "heartbeat has ended: MemoryError: from outside; without it" in beat.heart.told_of_end()
+
+
+def test_each_sign_of_life_tells_how_many_workers_are_alive(beat: Calls) -> None:
+    face = beat.face
+    face.run(answer(face.talk, face.operations.beat("other:1:2", {"holds_for": 60})))
+    beat.heart.start()
+    wait_until(lambda: beat.heart.peers == 2)
 
 
 def test_what_is_refused_is_reported_once_it_is_known_and_still_held(beat: Calls, held: dict[int, Lease]) -> None:

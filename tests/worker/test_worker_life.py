@@ -22,6 +22,7 @@ from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.words.errors import WorkerBroken
+from timeoutq.worker.health import Sheet, judge
 from timeoutq.worker.leases import Tally
 from timeoutq.worker.threads import ThreadCrew
 
@@ -146,6 +147,21 @@ async def a_coroutine() -> None: ...
 async def test_a_lifespan_that_is_no_context_manager_is_refused(fake: FakeAsyncQueue, lifespan: Any) -> None:
     with pytest.raises(InvalidInput, match="@asynccontextmanager"):
         await drained(Worker(fake, fetch, burst=True, lifespan=lifespan))
+
+
+# ---- signs of health
+
+
+async def test_a_worker_writes_what_shows_that_it_is_healthy_while_its_handler_runs(fake: FakeAsyncQueue) -> None:
+    sheet = Sheet()
+
+    async def look(lease: Lease) -> None:
+        await until(lambda: judge(sheet.read(), time.monotonic()).words == "busy: 1 handler runs", 5)
+
+    await fake.put("a")
+    worker = Worker(fake, look, burst=True)
+    worker.sheet = sheet
+    assert (await drained(worker)).acked == 1
 
 
 # ---- context variables

@@ -139,7 +139,7 @@ class Beat:
                     self._sign = asyncio.create_task(self._beat_apart(), name=f"beat-{self.queue.name}")
         except Exception as error:
             self._leases_at.failed(error)
-            self._extend_at = self._beat_at = self._again()
+            self._extend_at = self._beat_at = self._news_at = self._again()
         else:
             if asked:
                 self._leases_at.answered()
@@ -162,7 +162,7 @@ class Beat:
             await self._beat(self._said)
         except Exception as error:
             self._signs_at.failed(error)
-            self._beat_at = self._again()
+            self._beat_at = self._news_at = self._again()
         else:
             self._signs_at.answered()
 
