@@ -109,7 +109,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "66307e53d8b12449492f042f9c6ec144fb8ba617e12f3a5948ccf8f5752e95d2"}
+REVISIONS = {1: "0ffb5ba00bca61200c2b756c6dc09b405c459d457e74799edcbcb7350aecf351"}
 """The digest of the text of each revision."""
 
 

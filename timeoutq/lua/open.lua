@@ -59,8 +59,7 @@ local function some(command, name, words)
   if #words > 0 then return call(command, name, unpack(words)) end
 end
 
--- alike: words that give each of these ids the same score or value: score id score id; or, for a hash, id value id
--- value
+-- alike: words that give these ids the same score or value: score id score id; or, for a hash, id value id value
 local function alike(ids, value, of_hash)
   local words = {}
   for i = 1, #ids do
@@ -105,8 +104,7 @@ local function capabilities(text)
   return found
 end
 
--- of_queue: makes the names of keys when they are first asked for. They are kept for the next call, often of the same
--- queue
+-- of_queue: makes the names of keys when they are first asked for, and keeps them for the next call of the same queue
 local of_queue = {__index = function(names, name)
   names[name] = names.prefix_ .. name
   return names[name]
