@@ -114,6 +114,20 @@ async def test_a_function_runs_once_though_the_server_is_full_when_it_returns(
     assert caplog.text.count(WAITS) == 1
 
 
+async def test_a_function_that_has_returned_has_not_failed_when_its_max_runtime_is_over(
+    shop: Shop, names: list[str], url: str, raw: redis.Redis, room: Any
+) -> None:
+    full = iter([True])  # while the function runs for the first time
+    shop.at_end = lambda: next(full, False) and raw.config_set("maxmemory", "1")
+    chain = shop.begin()
+    queues = [AsyncQueue(one, url) for one in names]
+    working = asyncio.create_task(serve(*queues, app=shop.app, max_runtime=0.5))
+    await asyncio.to_thread(wait_until, lambda: counters(url, names[0]).get("expired") == 1, 20)
+    room()
+    tally = await working
+    assert (tally.failed, chain.wait(10), shop.runs) == (0, "2 USD", ["charge 1", "charge 1", "bill 2"])
+
+
 async def test_what_follows_runs_once_though_the_server_put_it_and_the_reply_was_lost(
     names: list[str], url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -38,7 +38,7 @@ BUDGETS = {
     "functions": 3860,
     "gateway": 6050,
     "lua": 4800,
-    "rooms": 2900,
+    "rooms": 2920,
     "scrapy": 2370,
     "server": 3220,
     "testing": 670,

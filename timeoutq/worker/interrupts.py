@@ -50,7 +50,7 @@ class Interrupts:
             if answer is Answer.CANCELLED and run is not None:
                 self._stop_cancelled(run)
             elif run is not None:
-                self.cancel(run, "max_runtime" if answer is Answer.MAX_RUNTIME else "lost")
+                self.cancel(run, self._over(run) if answer is Answer.MAX_RUNTIME else "lost")
             elif self._take_out(lease):
                 if answer is Answer.CANCELLED:
                     self._leases.given_back([lease])
@@ -135,4 +135,8 @@ class Interrupts:
             await asyncio.sleep(min(0.1, self._runtime.ms / 20_000))
             for run in list(self._leases.running.values()):
                 if self._runtime.over_ms(run.lease) >= -self._runtime.margin_ms:
-                    self.cancel(run, "max_runtime")
+                    self.cancel(run, self._over(run))
+
+    def _over(self, run: Run) -> str:
+        # a handler that has returned has not failed: its lease runs out
+        return "lost" if run.returned else "max_runtime"

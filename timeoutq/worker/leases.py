@@ -208,7 +208,7 @@ class Leases:
         try:
             if isinstance(came, AckAfter):
                 words = "has returned, but what goes before its ack is not there yet. The worker asks again: %s"
-                await self._persist(run.lease, came.first, words)
+                await self._persist(run, came.first, words)
                 came = came.ack
             came = await listed(came)
         except BaseException as error:  # the code of an iterable may raise anything
@@ -218,14 +218,14 @@ class Leases:
         try:
             ack = self._ack_of(run.lease, came)
             if ack.is_long:
-                await self._put_rest(ack)
+                await self._put_rest(run, ack)
         except asyncio.CancelledError as error:
             return error, True
         except Exception as error:  # the result cannot be used
             return Hopeless(error), True
         return ack, False
 
-    async def _put_rest(self, ack: AckOfFound) -> None:
+    async def _put_rest(self, run: Run, ack: AckOfFound) -> None:
         division, grouped = self.queue.division, ack.grouped
         words = "has found more than fits into its ack, and not all of it could be put yet. The worker tries again: %s"
 
@@ -237,11 +237,11 @@ class Leases:
                 raise answer
 
         for talk, call in ack.take_out(division.talks, division.talk_of(ack.lease)):
-            await self._persist(ack.lease, partial(put, talk, call), words)
+            await self._persist(run, partial(put, talk, call), words)
 
-    async def _persist(self, lease: Lease, ask: Callable[[], Awaitable[object]], words: str) -> None:
+    async def _persist(self, run: Run, ask: Callable[[], Awaitable[object]], words: str) -> None:
         """Ask a server until it has answered; raises an error that no repeat mends."""
-        tries = 0
+        lease, tries = run.lease, 0
         try:
             while True:
                 try:
@@ -252,6 +252,7 @@ class Leases:
                         raise
                     tries += 1
                     if tries == 1:
+                        run.returned = True
                         self.log.of_task(logging.WARNING, lease, words, error, error=error)
                         self.untaken = {**self.untaken, lease.key: str(error)}
                 await asyncio.sleep(retry.pause(tries))

@@ -34,6 +34,8 @@ class Run:
     """Why the handler is being stopped: lost, max_runtime, cancelled, shutdown; empty while it is not being stopped."""
     cancelled: bool = False
     """Whether somebody has cancelled the task; a handler in a thread runs on, and the task fails when it ends."""
+    returned: bool = False
+    """Whether the handler has returned, and only waits until a server takes what goes before its ack."""
     settled: bool = False  # whether the lease is being ended already, although the handler has not ended
     left: bool = False  # whether the handler was left behind, because it does not end
     limit: float | None = None  # the most seconds that this handler may run, if it has a limit of its own
@@ -78,7 +80,7 @@ class MaxRuntime:
 
     def overrun(self, run: Run, problem: BaseException | None) -> TimeoutError | None:
         """Give the error of a handler that ended after max_runtime, because the loop was blocked, if it did."""
-        if not self.ms:
+        if not self.ms or run.returned:
             return None
         over_ms = self.over_ms(run.lease)
         ended = problem is None or isinstance(problem, Exception)
