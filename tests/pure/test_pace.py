@@ -50,6 +50,16 @@ def test_a_quick_worker_holds_what_its_handlers_end_in_two_exchanges() -> None:
     assert at_work(10_000, trip=0.005).ahead() == pytest.approx(10_000 * 0.012, abs=5)
 
 
+def test_after_an_exchange_in_which_the_server_stood_still_little_more_is_held() -> None:
+    pace = at_work(200)
+    assert pace.ahead() == 2
+    pace.took(5.0)
+    assert pace.ahead() <= 15
+    for _ in range(4):
+        pace.took(5.0)  # it has become so slow
+    assert pace.ahead() > 500
+
+
 def test_no_more_is_held_than_is_done_in_a_third_of_a_lease() -> None:
     assert at_work(100, trip=2.0, timeout=0.3).ahead() == 10
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +19,7 @@ from timeoutq import AsyncQueue, Lease, Queue, Tally, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.doctor import examine
 from timeoutq.worker import exchanges, queue_work
+from timeoutq.worker.decisions import Pace
 from timeoutq.worker.queue_work import QueueWork
 
 __all__ = ["elsewhere", "high"]
@@ -90,6 +93,35 @@ async def test_a_queue_is_tried_at_once_when_the_server_has_answered_another_que
                 one.put("second of one")
                 two.put("second of two")
                 await until(lambda: len(began) == 4)
+
+
+async def test_how_long_an_exchange_takes_is_not_learned_from_those_that_fail(
+    name: str, elsewhere: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took: list[float] = []
+    began: list[str] = []
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        await asyncio.sleep(0.02)
+
+    monkeypatch.setattr(Pace, "took", lambda pace, seconds: took.append(seconds))
+    with sound(elsewhere.url, f"{name}.q") as queue:
+        queue.put(str(number) for number in range(400))
+        async with clients(queue, deadline=1) as (mine,):
+            worker = Worker(mine, handler, concurrency=4, signals=False)
+            async with at_work(worker):
+                await until(lambda: len(began) > 20)
+                os.kill(elsewhere.pid or 0, signal.SIGSTOP)
+                try:
+                    await until(lambda: pump_of(worker).works[0].shards[0].failures > 1)
+                finally:
+                    os.kill(elsewhere.pid or 0, signal.SIGCONT)
+                more = len(began) + 20
+                await until(lambda: len(began) > more)
+                queue.purge()
+    assert took
+    assert max(took) < 0.5
 
 
 @pytest.mark.parametrize("ends", ["by itself", "when told"])

@@ -16,6 +16,7 @@ from timeoutq.words.model import Lease
 ENOUGH = 64
 """With this many ends to send, or tasks to claim, an exchange always pays, even while other exchanges are under way."""
 FIRST_TRIP = 0.005  # the first guess of how long an exchange takes, seconds
+ODD_TRIP = 0.05  # an exchange that takes longer, and four times as long as a slow one, counts as one of this length
 SHORTEST_LOOK = 0.05  # the shortest time over which a rate is measured, seconds
 FOUND_AT_ONCE, NO_LIMIT = 64, 1_000_000_000
 """How many found tasks one exchange puts while few tasks end, and while many do."""
@@ -54,8 +55,9 @@ class Pace:
             self._counted, self._counted_at = total, now
 
     def took(self, seconds: float) -> None:
-        """Measure an exchange that took this many seconds."""
-        off = seconds - self.trip
+        """Measure an exchange that took this many seconds, and did not fail."""
+        # one exchange in which the server stood still says little of the next ones
+        off = min(seconds, max(ODD_TRIP, 4 * self.slow_trip)) - self.trip
         self.trip += off / 8
         self.sway += (abs(off) - self.sway) / 4
 

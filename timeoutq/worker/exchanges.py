@@ -313,7 +313,8 @@ class Exchanges:
             results = await self._queue.run(sent)
         except TimeoutqError as error:
             results = [error] * len(calls)
-        self.claims.pace.took(time.monotonic() - sent_at)
+        if not any(isinstance(result, Unavailable) for result in results):
+            self.claims.pace.took(time.monotonic() - sent_at)
         trouble: TimeoutqError | None = None
         for result in results[: len(unsettled)]:
             one = unsettled.popleft()
