@@ -109,8 +109,10 @@ class Judge:
         self._look_for_idle(now)
         self._look_for_stopping(now)
         for name, due in list(self._due_at.items()):
-            if not self._host_is_open(name) or not self._free():
-                due = self._due_at[name] = max(due, now)  # it waits for its host, or for a handler that is free
+            ahead = world.plan.prefetch and any(task == name for task, _ in held)
+            if ahead or not self._host_is_open(name) or not self._free():
+                # it waits for its host, for a handler that is free, or for one of the worker that has claimed it ahead
+                due = self._due_at[name] = max(due, now)
             runs = world.runs.get(name)
             if runs:
                 late = runs[0].began - due
