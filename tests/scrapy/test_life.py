@@ -112,10 +112,13 @@ def test_a_process_that_the_spider_keeps_open_works_on_what_is_put_later(fresh: 
             fresh.put(f"{site.url}/kept/last")
             wait_until(lambda: fresh.states(f"{site.url}/kept/last")[0] == "done", 20)
             if stay:
-                assert process.process.poll() is None
+                over = process.log().count("] INFO: idle")
+                wait_until(lambda: process.log().count("] INFO: idle") > over, 20)  # no handler keeps it open any more
+                fresh.put(f"{site.url}/kept/more")
+                wait_until(lambda: fresh.states(f"{site.url}/kept/more")[0] == "done", 20)
                 os.kill(process.pid, signal.SIGINT)
             (result,) = process.results()
-    assert [item["path"] for item in result["items"]] == ["", "from-idle", "late", "last"]
+    assert [item["path"] for item in result["items"]] == ["", "from-idle", "late", "last", *(["more"] if stay else [])]
     assert result["reason"] == ("shutdown" if stay else "finished")
     assert fresh.workers() == []
 
