@@ -215,7 +215,9 @@ def check(
         raise InvalidInput(f"check needs Scrapy (pip install 'timeoutq[scrapy]'): {error}") from None
 
     arguments = {name: value for name, _, value in (one.partition("=") for one in given or ())}
-    task = {} if payload is None else read_option("--payload", payload, dict, 'an object, such as {"meta": {}}')
+    task: dict[str, Any] = (
+        {} if payload is None else read_option("--payload", payload, dict, 'an object, such as {"meta": {}}')
+    )
     found = judge(project, spider, page, task if callback is None else {**task, "callback": callback}, arguments)
     if not found.responses and not found.refused:
         found.refused.append("no response reached the spider: the log above says why")
