@@ -158,14 +158,17 @@ def _nodes(
 def _shards(shards: Shards, parts: Mapping[int, Facts]) -> Iterator[Finding]:
     if not parts:
         return
-    each = {name: check for name, check in QUEUE_CHECKS.items() if name != "functions"}
+    each = {name: check for name, check in QUEUE_CHECKS.items() if name not in ("claims", "functions")}
     found = {shard: judge(facts, each) for shard, facts in parts.items()}
     yield from _merged(found, lambda which: _these(which, len(shards.talks)))
-    # the same workers serve all shards: one line says what they lack
+    # the same workers serve all shards: one line says that there are none, or what they lack
     seen = list(parts.values())
     lacking = {name: id for facts in seen for name, id in facts.functions[1].items()}
-    whole = replace(seen[0], functions=(any(facts.functions[0] for facts in seen), lacking))
-    yield from judge(whole, {"functions": QUEUE_CHECKS["functions"]})
+    whole = replace(
+        seen[0], functions=(any(facts.functions[0] for facts in seen), lacking), name=shards.name,
+        stats=replace(seen[0].stats, todos=sum(facts.stats.todos for facts in seen)),
+    )  # fmt: skip
+    yield from judge(whole, {name: QUEUE_CHECKS[name] for name in ("claims", "functions")})
 
 
 def _merged(parts: Mapping[Name, Sequence[Finding]], named: Callable[[Iterable[Name]], str]) -> Iterator[Finding]:
