@@ -109,7 +109,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "0ffb5ba00bca61200c2b756c6dc09b405c459d457e74799edcbcb7350aecf351"}
+REVISIONS = {1: "38ebc953a94915035511875a68ada04d250d921eaf97a0e49ca7646dfe8512ae"}
 """The digest of the text of each revision."""
 
 

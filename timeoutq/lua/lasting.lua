@@ -21,13 +21,14 @@ function lasting.cannot(unique)
   end
 end
 
--- lapsed_of: which tasks block their ids no longer: done ones that prune drops when it comes; a failed one unique[i] ms after
--- its last error, nil for never
+-- lapsed_of: which tasks block their ids no longer: done ones that prune will drop; a failed one unique[i] ms after its
+-- last error, nil for never
 function lasting.lapsed_of(ids, where, unique)
-  local lapsed = {}
-  local since = number(by_id.since())
+  local lapsed, any = {}, false
+  for i = 1, #ids do any = any or where[i] == 'd' end
+  local since = any and number(by_id.since())
   local times = since and done.times(ids) or lapsed
-  local ends = has('until') and call('ZMSCORE', key.done_until, unpack(ids)) or lapsed
+  local ends = any and has('until') and call('ZMSCORE', key.done_until, unpack(ids)) or lapsed
   local lines = unique and call('HMGET', key.errors, unpack(ids)) or lapsed
   for i = 1, #ids do
     local ms = unique and tonumber(unique[i])

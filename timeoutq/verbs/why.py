@@ -15,7 +15,7 @@ from timeoutq.verbs.reads import workers
 from timeoutq.verbs.replies import Why
 from timeoutq.verbs.sending import Flow, Talk, ask
 from timeoutq.words.errors import AccessDenied
-from timeoutq.words.model import BATCH_DUE, SILENT, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo
+from timeoutq.words.model import BATCH_DUE, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo
 from timeoutq.words.standing import Standing, standing
 from timeoutq.words.text import CLIENT, counted
 
@@ -92,7 +92,7 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
             message += f"; {'all its' if len(alive) == 1 else 'all their'} handlers are busy"
     if code == "running":
         for one in (yield from _known(talk)):
-            if one.worker == found.info.holder and found.now - one.beat > SILENT:
+            if one.worker == found.info.holder and one.is_gone(found.now):
                 message = (
                     f"worker {one.worker} has it, but has given no sign of life for {_span(found.now - one.beat)}: "
                     f"its lease runs out in {_span(found.info.lease_left or 0.0)}, and then others get the task"
@@ -109,7 +109,7 @@ def idlers(talk: Talk, now: float) -> Flow[list[WorkerInfo]]:
 
 
 def _alive(talk: Talk, now: float) -> Flow[list[WorkerInfo]]:
-    return [worker for worker in (yield from _known(talk)) if now - worker.beat <= SILENT]
+    return [worker for worker in (yield from _known(talk)) if not worker.is_gone(now)]
 
 
 def _known(talk: Talk) -> Flow[Sequence[WorkerInfo]]:

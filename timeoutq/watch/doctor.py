@@ -15,7 +15,7 @@ from timeoutq.server.rights import HARMLESS, MAKING, cure
 from timeoutq.verbs import flows, repairs
 from timeoutq.watch import directory
 from timeoutq.watch.facts import ALL, Facts, gather
-from timeoutq.watch.snapshot import is_gone, pace
+from timeoutq.watch.snapshot import pace
 from timeoutq.words.counts import Sample, Stats
 from timeoutq.words.errors import SchemaMismatch
 from timeoutq.words.model import WorkerInfo
@@ -434,7 +434,7 @@ def check_limits(
 def enough_workers(now: float, known: Sequence[WorkerInfo], least: int, host: str | None = None) -> Finding:
     """Check that at least `least` workers, on `host` if it is given, gave a sign of life in the last half minute."""
     known = [worker for worker in known if host in (None, worker.host)]
-    alive = sum(not is_gone(worker, now) for worker in known)
+    alive = sum(not worker.is_gone(now) for worker in known)
     found = f"{alive} alive" if host is None else f"{alive} alive on {host}"
     if len(known) > alive:
         found += f", {len(known) - alive} gone without a word"

@@ -20,7 +20,7 @@ from rich.text import Text
 from timeoutq.watch.directory import Listed
 from timeoutq.watch.records import turn
 from timeoutq.watch.screen import HELP, HOSTS, KEYS, OVERVIEW, QUEUES, TASK, TASKS, Screen, name_of
-from timeoutq.watch.snapshot import COUNTERS, Snapshot, is_gone, rates, series
+from timeoutq.watch.snapshot import COUNTERS, Snapshot, rates, series
 from timeoutq.words.counts import Stats
 from timeoutq.words.model import Entry, Failure, HostInfo, State, WorkerInfo
 from timeoutq.words.text import age, compact, number, rate, safe, span
@@ -252,7 +252,7 @@ def _of_workers(seen: Snapshot, width: int) -> Table:
     columns: list[Column[WorkerInfo]] = [
         Column(
             f"workers {number(len(seen.living))}{gone}",
-            lambda one: ("† " if is_gone(one, now) else "") + (one.host or one.worker),
+            lambda one: ("† " if one.is_gone(now) else "") + (one.host or one.worker),
         ),
         Column("pid", lambda one: str(one.pid), 8),
         Column("tends", lambda one: "" if one.tends is None else ranges(one.tends), 12, left=True),
@@ -265,7 +265,7 @@ def _of_workers(seen: Snapshot, width: int) -> Table:
     columns = [column for column in columns if column.head != left_out]
     lines: list[tuple[str, Sequence[Cell] | str]] = []
     for worker in seen.workers:
-        style = DIM if is_gone(worker, now) else "red" if worker.trouble else ""
+        style = DIM if worker.is_gone(now) else "red" if worker.trouble else ""
         lines.append((style, [column.cell(worker) for column in columns]))
         # the cause stands at the beginning of what troubles a worker, and the cure at the end
         lines += [(style, f"  {line}") for line in textwrap.wrap(worker.trouble, width - 2)[:MOST_LINES]]

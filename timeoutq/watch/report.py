@@ -20,7 +20,7 @@ from timeoutq.watch.snapshot import Snapshot, snapshot
 from timeoutq.words import durations
 from timeoutq.words.counts import Period
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.model import SILENT, HostInfo
+from timeoutq.words.model import HostInfo, WorkerInfo
 from timeoutq.words.text import age, counted, safe
 
 ROWS = 20  # the most rows of a table
@@ -168,7 +168,7 @@ def _tables(report: Report) -> list[str]:
         ),
         _table(
             "Workers", "worker:id held:n acked:n failed:n last_sign_of_life:when",
-            [(one.worker, one.held, one.acked, one.failed, _heard(seen.stats.now - one.beat)) for one in seen.workers],
+            [(one.worker, one.held, one.acked, one.failed, _heard(one, seen.stats.now)) for one in seen.workers],
             f"and {len(seen.workers) - ROWS:,} more",
         ),
     ]  # fmt: skip
@@ -196,5 +196,5 @@ def _table(title: str, columns: str, rows: Sequence[Sequence[object]], more: str
     )
 
 
-def _heard(ago: float) -> str:
-    return f"{age(max(0.0, ago))} ago" + (", gone" if ago > SILENT else "")
+def _heard(worker: WorkerInfo, now: float) -> str:
+    return f"{age(max(0.0, now - worker.beat))} ago" + (", gone" if worker.is_gone(now) else "")

@@ -16,7 +16,7 @@ from timeoutq.client.shards import AnyAsyncQueue, AnyQueue, AsyncShardedQueue, S
 from timeoutq.verbs import reads
 from timeoutq.verbs.sending import Flow
 from timeoutq.words.counts import Sample, Stats
-from timeoutq.words.model import SILENT, Entry, Failure, HostInfo, WorkerInfo
+from timeoutq.words.model import Entry, Failure, HostInfo, WorkerInfo
 
 COUNTERS = ("put", "acked", "failed", "expired")  # the counters whose rates are shown, in this order
 STEP = 10.0  # seconds that one point of a series stands for, as soon as there is that much history
@@ -51,12 +51,12 @@ class Snapshot:
     @property
     def living(self) -> Sequence[WorkerInfo]:
         """Workers that have given a sign of life lately."""
-        return [worker for worker in self.workers if not is_gone(worker, self.stats.now)]
+        return [worker for worker in self.workers if not worker.is_gone(self.stats.now)]
 
     @property
     def gone(self) -> Sequence[WorkerInfo]:
         """Workers that have given no sign of life lately, and have not said farewell."""
-        return [worker for worker in self.workers if is_gone(worker, self.stats.now)]
+        return [worker for worker in self.workers if worker.is_gone(self.stats.now)]
 
     @property
     def waiting(self) -> float | None:
@@ -80,11 +80,6 @@ class Snapshot:
         return [shard for shard in range(len(self.stats.shards)) if shard not in tended] if tending else ()
 
 
-def is_gone(worker: WorkerInfo, now: float) -> bool:
-    """Say whether a worker has given no sign of life for `SILENT` seconds; `now` is the server's time, Unix seconds."""
-    return now - worker.beat > SILENT
-
-
 def snapshot(queue: AnyQueue, rows: int = 20) -> Snapshot:
     """Look at the queue: counts, and pages of at most `rows` entries. Raises `Unavailable`."""
     return queue.run(_look(queue, rows))
@@ -104,7 +99,7 @@ def _look(queue: AnyQueue | AnyAsyncQueue, rows: int) -> Flow[Snapshot]:
         seen = looking.Picture(stats, known, leases, due, errors, hosts, history, {})
     now = seen.stats.now
     # living workers first, then by name, so that the row of a worker stays where it is
-    workers = sorted(seen.workers, key=lambda one: (is_gone(one, now), one.host, one.pid, one.worker))
+    workers = sorted(seen.workers, key=lambda one: (one.is_gone(now), one.host, one.pid, one.worker))
     return Snapshot(
         queue.name, queue.url, seen.stats, workers, seen.leases, seen.due, seen.errors, seen.hosts,
         history=[*seen.history, seen.stats.sample], silent=seen.silent,

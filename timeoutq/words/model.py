@@ -520,6 +520,10 @@ class WorkerInfo:
     tends: Sequence[int] | None = None
     """On a queue over several shards, those whose bells the worker hears and whose cleaners it runs; None elsewhere."""
 
+    def is_gone(self, now: float) -> bool:
+        """Say whether no sign of life has come for `SILENT` seconds; `now` is the server's time, Unix seconds."""
+        return now - self.beat > SILENT
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from timeoutq.gateway.page import spelling
 from timeoutq.rooms.events import Event
 from timeoutq.watch import charts
-from timeoutq.watch.snapshot import COUNTERS, Snapshot, is_gone, rates, series
+from timeoutq.watch.snapshot import COUNTERS, Snapshot, rates, series
 from timeoutq.words.counts import Period, Stats
 from timeoutq.words.model import HostInfo, State, TaskInfo, raw
 from timeoutq.words.standing import Standing, standing
@@ -109,7 +109,7 @@ FILTERS: Mapping[str, Any] = {
     "field": spelling.field, "plain": partial(safe, width=spelling.SHORT),
 }  # fmt: skip
 USED: Mapping[str, Any] = {
-    "acts": ACTS, "ask": question, "states": STATES, "few": FEW, "lengths": LENGTHS, "is_gone": is_gone,
+    "acts": ACTS, "ask": question, "states": STATES, "few": FEW, "lengths": LENGTHS,
     "note_of": note_of, "counted": counted, "all_of": all_of, "max": max,
 }  # fmt: skip
 TEMPLATES.filters.update(FILTERS)
