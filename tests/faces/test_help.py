@@ -274,7 +274,7 @@ def test_on_a_narrow_terminal_a_page_fits_and_its_links_are_commands(url: str, m
     assert code == 0
     assert "\x1b[" in shown
     assert max(map(len, text.splitlines())) <= 60
-    assert "program: handlers (timeoutq help handlers)" in " ".join(text.split())
+    assert "may be polite (timeoutq help hosts) or not" in " ".join(text.split())
     assert ".md" not in text
     assert text.count("…") == pages()["workers"].count("…"), "rich has cut off words"
     monkeypatch.setenv("NO_COLOR", "1")
