@@ -283,7 +283,7 @@ def _giving_coroutine(fetch: Any, read: Any) -> Any:
     return giving
 
 
-GIVING = {"lambda", "def that gives a coroutine"}
+GIVING = {"lambda", "decorated", "def that gives a coroutine"}
 """Shapes that a thread calls, and whose coroutine the event loop runs a moment later: a process may die in between."""
 _SHAPES: dict[str, Callable[[Any, Any], Any]] = {
     "async def": lambda fetch, read: fetch,

@@ -189,8 +189,9 @@ class Simulation:
 
     def children(self, lease: Lease, n: int) -> list[Task]:
         """Give new tasks of the same host."""
-        host = self.witness.groups.get(lease.task)
-        return [Task(f"{lease.task}.{len(self.runs[lease.task])}{'ab'[i]}", group=host) for i in range(n)]
+        host, run = self.witness.groups.get(lease.task), self._run_of[lease.task, lease.token]
+        number = next(at for at, one in enumerate(self.runs[lease.task], 1) if one is run)
+        return [Task(f"{lease.task}.{number}{'ab'[i]}", group=host) for i in range(n)]
 
     # ---- the run
 
