@@ -17,14 +17,18 @@ import redis
 from redis.exceptions import ResponseError
 
 from tests.rig.inside import pump_of, seen
+from tests.rig.processes import Processes, run
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from tests.worker.working import at_work, know_the_library, until
 from timeoutq import AsyncQueue, Lease, Queue, State, Worker
+from timeoutq.cli.about import pages
 from timeoutq.server import scripts
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.verbs import flows
 from timeoutq.words.errors import WorkerBroken
+
+__all__ = ["run"]
 
 WAIT = b":bell\r\n$6\r\n10.000"
 """Bytes that only a wait for the bell contains."""
@@ -112,6 +116,22 @@ async def test_what_the_claim_has_taken_is_given_back_when_the_worker_ends(
                 with pytest.raises((asyncio.CancelledError, WorkerBroken)):
                     await running
     assert is_back(queue)
+
+
+def test_what_a_killed_process_was_about_to_read_waits_out_its_lease_as_the_page_of_promises_says(
+    url: str, queue: Queue, raw: redis.Redis, run: Processes
+) -> None:
+    know_the_library(queue)
+    with Proxy(url) as proxy:
+        proxy.arm(Fault.SWALLOW, WAIT)
+        worker = run.start("worker", queue.name, "tests.rig.handlers:work", "--timeout", "2s", TIMEOUTQ_URL=proxy.url)
+        loses_the_reply(proxy, queue, raw)
+        run.end()
+    assert worker.returncode == -signal.SIGKILL
+    wait_until(lambda: queue.requeue_expired() == 1)
+    assert (queue.inspect("a").crashes, queue.stats().counters["expired"]) == (1, 1)
+    said = "if a process is killed before it reads the answer of a claim"
+    assert said in " ".join(pages()["promises"].split())
 
 
 async def test_what_the_claim_has_taken_is_not_forgotten_while_the_server_is_away(
