@@ -151,6 +151,14 @@ def test_each_sign_of_life_tells_how_many_workers_are_alive(beat: Calls) -> None
     wait_until(lambda: beat.heart.peers == 2)
 
 
+def test_a_worker_that_has_gone_silent_holds_nothing_when_its_leases_have_run_out(beat: Calls) -> None:
+    face = beat.face
+    face.run(answer(face.talk, face.operations.beat("other:1:2", {"held": 4, "holds_for": 6})))
+    assert [one.held for one in face.workers()] == [4]
+    face.clock.advance(6.1)
+    assert [one.held for one in face.workers()] == [0]
+
+
 def test_what_is_refused_is_reported_once_it_is_known_and_still_held(beat: Calls, held: dict[int, Lease]) -> None:
     beat.face.put("a")
     (lease,) = beat.face.claim()
