@@ -1,4 +1,4 @@
-"""The defaults that differ from those of other libraries, as the help pages from-rq and from-functions name them."""
+"""The defaults, as the help pages functions, from-rq and from-functions name them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,12 @@ def test_the_defaults_that_the_page_names(app: App, queue: Queue, page: str) -> 
     assert (named["attempts"], sum(ran.runs.values())) == ("5, with 1, 2, 4 and 8 s between", 5)
     assert 15 <= ran.seconds <= 20
     assert (named["time zone of cron"], datetime.fromtimestamp(tick or 0, UTC).hour) == ("UTC", 9)
+    functions = pages()["functions"]
+    assert f"| `retry` | {sum(ran.runs.values())} attempts, with about 1, 2, 4 and 8 s between them |" in functions
+    assert f"| `keep_result` | {KEEP_RESULT:.0f} |" in functions
+    assert f"A worker process runs up to {worker.concurrency} calls at once" in functions
+    assert broken.settings.max_runtime is None
+    assert "| `max_runtime` | none" in functions
 
 
 def test_a_call_that_kills_its_process_runs_five_times_or_as_often_as_you_say(
