@@ -194,3 +194,13 @@ def test_every_cleaner_is_woken_when_the_clock_has_passed_its_promise(fresh: Que
     raw.hset(fresh.operations.key("meta"), "wake_at", 1)
     fresh.schedule("later", after=5)
     assert raw.xlen(fresh.operations.key("alarm")) == 1
+
+
+def test_a_cleaner_that_goes_on_after_a_purge_brings_no_key_back(fresh: Queue, raw: redis.Redis) -> None:
+    fresh.put("a")
+    plan(fresh)
+    fresh.purge()
+    plan(fresh)
+    assert raw.keys(fresh.operations.key("*")) == []
+    fresh.schedule("soon", after=1)
+    assert raw.xlen(fresh.operations.key("alarm")) == 1, "the cleaner has promised nothing to the new queue"

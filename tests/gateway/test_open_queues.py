@@ -93,6 +93,21 @@ async def test_a_caller_that_asks_for_very_many_queues_shuts_the_gateway_for_nob
     await made.close()
 
 
+async def test_a_purge_breaks_off_no_call_of_another_request(url: str) -> None:
+    made = make_app(Settings(url=url, login=lambda _: Caller("one")))
+    opened = made.state.queues
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=made), base_url="http://localhost") as client:
+        assert (await client.post("/v1/crawl/put", json={"tasks": ["a"]})).status_code == 200
+        with opened.use("crawl"):  # the other request
+            queue = await opened.get("crawl", "one")
+            assert (await client.post("/v1/crawl/purge", json={})).status_code == 200
+            assert await opened.get("crawl", "one") is queue
+            assert (await client.get("/v1/crawl/stats")).status_code == 404
+        assert (await client.get("/v1/crawl/stats")).status_code == 404
+        assert list(opened._open) == []
+    await made.close()
+
+
 async def test_a_client_that_nobody_has_used_for_a_while_is_closed_with_its_connections(
     opened: Queues, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

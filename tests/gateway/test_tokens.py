@@ -79,6 +79,7 @@ def test_an_entry_that_cannot_be_read_lets_nobody_in_and_keeps_the_gateway_shut(
     good = {"sha256": "0" * 64, "queues": ["*"], "allow": ["look"], "created": 1, "expires": None}
     odd = ["", "null", "[]", "{}", "[" * 5000]
     odd += [json.dumps({**good, "allow": ["all"]}), json.dumps({**good, "queues": [7]})]
+    odd.append(json.dumps({**good, "expires": float("inf")}))
     raw.hset(KEY, mapping={f"t{i}": words for i, words in enumerate(odd)})
     raw.hset(KEY, "a b", json.dumps(good))
     with TokenBook(url) as book:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -125,3 +126,11 @@ def test_a_hostile_query_or_form_is_told_as_text(queue: Queue, served: Served) -
                 answer = client.post(f"/q/{queue.name}/{verb}", data={**form, "id": value}, follow_redirects=True)
                 # a form that has to be mended holds what was typed, as it was
                 assert live_parts(answer.text, typed=True) == [], (name, verb)
+
+
+def test_a_cookie_with_a_message_that_is_none_shows_none(served: Served) -> None:
+    for said in (b"[" * 3000, b"null", b"{}", b"\xff", b'{"kind": "good"}'):
+        cookie = f"timeoutq-said={base64.urlsafe_b64encode(said).decode()}"
+        found = httpx.get(f"{served.base}/", headers={"cookie": cookie})
+        assert found.status_code == 200, said
+        assert 'class="said' not in found.text, said

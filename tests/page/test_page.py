@@ -216,7 +216,7 @@ def test_what_is_not_there_is_told_on_a_page(queue: Queue, reader: Reader, serve
         (f"/q/{queue.name}/task?id=x&id=y", 422), (f"/q/{queue.name}/task?id=x&b64=eQ==", 422),
         (f"/q/{queue.name}/tasks?state=nonsense", 422), (f"/q/{queue.name}/tasks?cursor=x", 422),
         ("/static/../page.py", 404), ("/static/nothing.js", 404), (f"/q/{queue.name}/live?view=nothing", 404),
-        (f"/q/{queue.name}/purge?x", 200),
+        (f"/q/{queue.name}/purge?x", 200), (f"/static/{'x' * 300}.js", 404),
     ):  # fmt: skip
         page = reader.go(path)
         assert page.status == status, path

@@ -109,7 +109,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "38ebc953a94915035511875a68ada04d250d921eaf97a0e49ca7646dfe8512ae"}
+REVISIONS = {1: "4d5427441af95aace1d1e3ce71a409b93c69e2f47c983020e618c8065286d83c"}
 """The digest of the text of each revision."""
 
 

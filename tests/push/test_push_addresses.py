@@ -200,3 +200,10 @@ def test_a_name_that_leads_to_this_machine_is_refused_at_the_start() -> None:
         check_name(read_target("http://localhost:9/"))
     assert check_name(read_target("http://localhost:9/", private=True)) == ""
     assert "is not known now" in check_name(read_target("https://nobody.invalid/"))
+
+
+@pytest.mark.parametrize("port", [0, 65_536])
+def test_a_receiver_with_a_port_that_nobody_has_is_refused(port: int) -> None:
+    # of a larger number, the system takes the lower 16 bits
+    with pytest.raises(InvalidInput, match="--to must be a URL"):
+        read_target(f"https://hook.example:{port}/")

@@ -84,6 +84,7 @@ class BatchModel(QueueState):
         if callback:
             self._set_aside(callback)
         self.batches[name] = replace(one, state="s", on=on, callback=callback)
+        self.exists = True
         broken = self._close(name)
         if broken:
             self._tell_ended(broken)

@@ -253,6 +253,7 @@ class HostModel(QueueState):
         if per_host and (was is None or self.ending or delay > was[0]) and ended:
             self.rests[""] = self.now
         self.usual, self.ending, self.converting, self.was_polite = wanted[:2], wanted[2], "p0", True
+        self.exists = True
         return 2
 
     def convert(self) -> str:

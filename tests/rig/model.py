@@ -169,6 +169,7 @@ class Model(HostModel, BatchModel):
             self._turn()
         if fresh:
             self.counters["put"] += len(fresh)
+            self.exists = True
 
     @staticmethod
     def _which_counts(
@@ -677,7 +678,7 @@ class Model(HostModel, BatchModel):
             if self.lease_ms and max(self.leases.values()) > self.now + self.lease_ms + 1000:
                 at = self.now
         at = min([at, *self.scheduled.values(), *self._next_turn()])
-        if self.wake_at < at or self.wake_at > self.now + 60_000:
+        if self.exists and (self.wake_at < at or self.wake_at > self.now + 60_000):
             self.wake_at = at
         return self.now, at
 

@@ -93,6 +93,8 @@ class QueueState:
         self.paused = False
         self.keeps_done = True
         # who is woken: nothing in the model hangs on it, and so `key` leaves it out
+        self.exists = False
+        """Whether anything was put or set: before that, no cleaner says when it looks again."""
         self.wake_at = 0
         """By when every cleaner looks again; 0 while none has said so."""
         self.alarm: int | None = None
@@ -165,7 +167,7 @@ class QueueState:
     def _rouse(self, at: int, wake_at: int | None = None) -> None:
         """Wake the cleaners when they would look too late, or by a clock that was stepped forward since."""
         known = self.wake_at if wake_at is None else wake_at
-        if at < known or 0 < known <= self.now:
+        if at < known or 0 < known <= self.now or not self.exists:
             self.wake_at = self.alarm = at
 
     def was_called(self, call: str) -> bool:

@@ -143,6 +143,7 @@ class Player:
         self.clock.set_ms(world.model.now)
         if limits is not None and seed % 2 == 1:
             self._run(self.operations.configure({"keep_done": b"compact %d" % seed}).command())
+            world.model.exists = True
         if isinstance(world, PoliteWorld):
             self._send(Request("configure", number=1), world)
             while self._send(Request("convert"), world) != "end":

@@ -92,10 +92,14 @@ class Queues:
                 return queue
             if or_workers and (await queue.stats()).workers:
                 return queue
-        # so many unknown names cost no places; the one user that may be left is the request that asks
+        await self.gone(name)  # so many unknown names cost no places
+        raise unknown(name)
+
+    async def gone(self, name: str) -> None:
+        """Note that a queue is not there; close its client, unless others use it besides the request that asks."""
+        self._known.pop(name, None)
         if self._users[name] <= 1:
             await self.forget(name)
-        raise unknown(name)
 
     async def forget(self, name: str) -> None:
         """Close the client of a queue; the next `get` opens another one."""

@@ -103,7 +103,7 @@ def load(talk: Talk) -> Flow[Table]:
             made = described(name.decode(), words["queues"], words["allow"], None)
             ends = None if words["expires"] is None else int(words["expires"]) / 1000
             found[words["sha256"]] = replace(made, created=int(words["created"]) / 1000, expires=ends)
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
             broken.append(text(name))
     return Table(found, tuple(broken), int(seconds) + int(micros) / 1_000_000)
 

@@ -293,7 +293,7 @@ async def resume(request: Request) -> None:
 async def purge(request: Request) -> None:
     """Remove the queue with all its tasks."""
     await request.queue.purge()
-    await request.state.queues.forget(request.name)
+    await request.state.queues.gone(request.name)
 
 
 async def block(

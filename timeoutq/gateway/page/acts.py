@@ -269,7 +269,7 @@ async def purge(visit: Visit) -> Response:
     if form.get("name") != visit.name:
         return await purge_form(visit, f"That is not the name: type {visit.name}")
     await visit.queue.purge()
-    await visit.state.queues.forget(visit.name)
+    await visit.state.queues.gone(visit.name)
     return visit.go(f"{visit.at.base}/", f"{visit.name} is purged")
 
 

@@ -274,8 +274,8 @@ async def live(visit: Visit) -> Response:
 
 async def static(visit: Visit) -> Response:
     """Give the style or the script; browsers keep them until the package changes."""
-    path = paint.STATIC / visit.name
-    if path.parent != paint.STATIC or path.suffix not in KINDS or not path.is_file():
+    path = next((one for one in paint.STATIC.iterdir() if one.name == visit.name and one.suffix in KINDS), None)
+    if path is None:
         raise Problem(404, "not-found", "there is no such file")
     is_versioned = visit.head.query == paint.asset_version().encode()
     keep = "public, max-age=31536000, immutable" if is_versioned else "no-cache"

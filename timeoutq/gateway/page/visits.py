@@ -138,7 +138,7 @@ def _said(cookies: Mapping[str, str]) -> Mapping[str, str] | None:
         found = json.loads(base64.urlsafe_b64decode(cookies[SAID]))
         kind = "bad" if found["kind"] == "bad" else "good"
         return {"kind": kind, "text": safe(str(found["text"]), LONGEST_MESSAGE)}
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

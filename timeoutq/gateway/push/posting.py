@@ -97,11 +97,12 @@ def read_target(url: str, *, private: bool = False) -> Target:
         path = found.raw_path.decode("ascii")
     except (httpx.InvalidURL, ValueError) as error:
         raise InvalidInput(f"--to is no URL: {safe(error, 200)}") from None
-    if found.scheme not in PORTS or not host:
+    port = PORTS.get(found.scheme, 0) if found.port is None else found.port
+    if found.scheme not in PORTS or not host or not 0 < port < 65_536:
         raise InvalidInput("--to must be a URL like https://hook.example/path")
     if found.userinfo:
         raise InvalidInput("--to names a user, and `ps` shows it: leave it out, the signature says who sends")
-    target = Target(found.scheme, host, found.port or PORTS[found.scheme], netloc, path or "/", private)
+    target = Target(found.scheme, host, port, netloc, path or "/", private)
     with suppress(OSError):  # it is a name
         _judge(target, socket.AI_NUMERICHOST)
     return target

@@ -29,8 +29,7 @@ do
   end
 
   verb('plan', {flags = {'allow-oom'}}, function()
-    local at = now + tonumber(args[3])
-    local longest = number(setting.lease_ms, 0)
+    local at, longest = now + tonumber(args[3]), number(setting.lease_ms, 0)
     -- asked also while nothing runs out, so that a failover and the way back are two
     local grace_until = leases.grace(longest, false)
     local deadline = wake.first(key.leases)
@@ -41,6 +40,7 @@ do
     end
     at = math.min(at, wake.first(key.scheduled) or at)
     at = math.min(at, hosts.next_turn() or at)
+    if not schema then return {now, at, time[2] % 1000} end -- after a purge, no cleaner brings a key back
     local wake_at = wake.at()
     if wake_at < at or wake_at > now + 60000 then call('HSET', key.meta, 'wake_at', at) end
     note_history()
