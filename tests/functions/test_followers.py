@@ -114,11 +114,12 @@ async def test_a_function_runs_once_though_the_server_is_full_when_it_returns(
     assert caplog.text.count(WAITS) == 1
 
 
+@pytest.mark.parametrize("trouble", [("CONFIG", "SET", "maxmemory", "1"), ("CLIENT", "PAUSE", "1500", "ALL")])
 async def test_a_function_that_has_returned_has_not_failed_when_its_max_runtime_is_over(
-    shop: Shop, names: list[str], url: str, raw: redis.Redis, room: Any
+    shop: Shop, names: list[str], url: str, raw: redis.Redis, room: Any, trouble: tuple[str, ...]
 ) -> None:
-    full = iter([True])  # while the function runs for the first time
-    shop.at_end = lambda: next(full, False) and raw.config_set("maxmemory", "1")
+    first = iter([True])  # while the function runs for the first time
+    shop.at_end = lambda: next(first, False) and raw.execute_command(*trouble)
     chain = shop.begin()
     queues = [AsyncQueue(one, url) for one in names]
     working = asyncio.create_task(serve(*queues, app=shop.app, max_runtime=0.5))
