@@ -139,6 +139,7 @@ async def test_what_follows_runs_once_though_the_server_put_it_and_the_reply_was
         shop.at_end = lambda: proxy.arm(Fault.SWALLOW, b"bill", times=None)
         working = asyncio.create_task(serve(AsyncQueue(names[0], proxy.url), app=shop.app))
         await told(caplog)
+        await asyncio.to_thread(wait_until, lambda: counters(url, names[1]).get("put") == 1, 20)
         await serve(AsyncQueue(names[1], url), app=other.app)
         assert other.runs == ["bill 2"]
         proxy.disarm()

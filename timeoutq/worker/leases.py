@@ -242,7 +242,7 @@ class Leases:
     async def _persist(self, run: Run, ask: Callable[[], Awaitable[object]], words: str) -> None:
         """Ask a server until it has answered; raises an error that no repeat mends."""
         lease, tries = run.lease, 0
-        run.returned = self.runtime.over_ms(lease) < 0
+        run.returned = run.returned or self.runtime.over_ms(lease) < 0
         try:
             while True:
                 try:
