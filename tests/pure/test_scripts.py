@@ -109,7 +109,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "38ebc953a94915035511875a68ada04d250d921eaf97a0e49ca7646dfe8512ae"}
+REVISIONS = {1: "e5e0ff19ab728193cf65aeba1af71167dd51d23ebd0a26875b0b458dd51b083c"}
 """The digest of the text of each revision."""
 
 
