@@ -241,7 +241,7 @@ def test_a_delay_that_is_raised_counts_from_the_end_of_the_last_visit(
 ENDS: dict[str, Callable[[FakeQueue, Lease], object]] = {
     "release": lambda queue, lease: queue.release(lease),
     "forget": lambda queue, lease: queue.forget(lease.task),
-    "expiry": lambda queue, lease: (queue.clock.advance(queue.timeout), queue.requeue_expired()),
+    "expiry": lambda queue, lease: queue.requeue_expired(),
 }
 
 
@@ -252,7 +252,9 @@ def test_a_visit_that_was_no_attempt_has_ended_for_a_delay_that_is_raised(
 ) -> None:
     fake.configure(politeness=Politeness(before, 1))
     fake.put(urls(A, 2))
-    ENDS[end](fake, *fake.claim(1))
+    (lease,) = fake.claim(1)
+    fake.clock.advance(fake.timeout)
+    ENDS[end](fake, lease)
     fake.clock.advance(1.4)
     fake.promote_due()
     fake.hosts.set(A, delay=6)
