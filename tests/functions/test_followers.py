@@ -114,11 +114,18 @@ async def test_a_function_runs_once_though_the_server_is_full_when_it_returns(
     assert caplog.text.count(WAITS) == 1
 
 
+TROUBLES: dict[str, Callable[[redis.Redis], object]] = {
+    "full": lambda raw: raw.config_set("maxmemory", "1"),
+    "silent": lambda raw: raw.client_pause(1500),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
 async def test_a_function_that_has_returned_has_not_failed_when_its_max_runtime_is_over(
-    shop: Shop, names: list[str], url: str, raw: redis.Redis, room: Any
+    shop: Shop, names: list[str], url: str, raw: redis.Redis, room: Any, trouble: str
 ) -> None:
-    full = iter([True])  # while the function runs for the first time
-    shop.at_end = lambda: next(full, False) and raw.config_set("maxmemory", "1")
+    first = iter([True])  # while the function runs for the first time
+    shop.at_end = lambda: next(first, False) and TROUBLES[trouble](raw)
     chain = shop.begin()
     queues = [AsyncQueue(one, url) for one in names]
     working = asyncio.create_task(serve(*queues, app=shop.app, max_runtime=0.5))
@@ -138,6 +145,7 @@ async def test_what_follows_runs_once_though_the_server_put_it_and_the_reply_was
         shop.at_end = lambda: proxy.arm(Fault.SWALLOW, b"bill", times=None)
         working = asyncio.create_task(serve(AsyncQueue(names[0], proxy.url), app=shop.app))
         await told(caplog)
+        await asyncio.to_thread(wait_until, lambda: counters(url, names[1]).get("put") == 1, 20)
         await serve(AsyncQueue(names[1], url), app=other.app)
         assert other.runs == ["bill 2"]
         proxy.disarm()

@@ -238,6 +238,46 @@ def test_a_delay_that_is_raised_counts_from_the_end_of_the_last_visit(
     assert seen
 
 
+ENDS: dict[str, Callable[[FakeQueue, Lease], object]] = {
+    "release": lambda queue, lease: queue.release(lease),
+    "forget": lambda queue, lease: queue.forget(lease.task),
+    "expiry": lambda queue, lease: queue.requeue_expired(),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_visit_that_was_no_attempt_has_ended_for_a_delay_that_is_raised(
+    fake: FakeQueue, end: str, before: int
+) -> None:
+    fake.configure(politeness=Politeness(before, 1))
+    fake.put(urls(A, 2))
+    (lease,) = fake.claim(1)
+    fake.clock.advance(fake.timeout)
+    ENDS[end](fake, lease)
+    fake.clock.advance(1.4)
+    fake.promote_due()
+    fake.hosts.set(A, delay=6)
+    assert fake.claim(1) == []
+    fake.clock.advance(6)
+    fake.promote_due()
+    assert len(fake.claim(1)) == 1
+
+
+@pytest.mark.parametrize("was_polite", [False, True])
+def test_a_pause_of_before_does_not_hide_a_visit_without_a_delay(fake: FakeQueue, was_polite: bool) -> None:
+    if was_polite:
+        fake.configure(politeness=Politeness(1, 1))
+    fake.put(urls(A, 3))
+    fake.ack(fake.claim(1))
+    fake.configure(politeness=Politeness(0, 1))
+    fake.clock.advance(9)
+    fake.promote_due()
+    fake.ack(fake.claim(1))
+    fake.hosts.set(A, delay=6)
+    assert fake.claim(1) == []
+
+
 def test_a_host_that_nobody_has_visited_does_not_rest_when_its_delay_is_raised(fake: FakeQueue) -> None:
     fake.configure(politeness=Politeness(1, 1))
     fake.put(urls(A, 1))

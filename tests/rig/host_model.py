@@ -115,6 +115,8 @@ class HostModel(QueueState):
                 self.places.discard((host, task))
                 if visited:
                     self.visits[host] = self.visits.get(host, 0) + visited
+                elif not self.visits.get(host):
+                    self._rest_until(host, self._rests_until(host) or self.now)
                 if broken:
                     self.broken[host] = self.broken.get(host, 0) + broken
                 self._pause(host)
@@ -187,9 +189,9 @@ class HostModel(QueueState):
         if rules == Rules():
             del self.rules[host]
         raised = self._delay(host) - before
-        if raised > 0 and self.visits.get(host, 0) > 0:
-            until = self._rests_until(host)
-            self._rest_until(host, until + raised if until else self.now + self._delay(host))
+        if raised > 0 and (self.visits.get(host, 0) > 0 or host in self.rests):
+            until = self._rests_until(host) if before else 0
+            self._rest_until(host, (until or self.now + before) + raised)
         self._cut(host)
 
     def _next_turn(self) -> list[int]:

@@ -89,7 +89,7 @@ BUGS = {
         "local ids = call('ZRANGEBYSCORE', key.leases, '-inf', now, ",
         "local ids = call('ZRANGEBYSCORE', key.leases, '-inf', now + 600, ",
     ),
-    "no-pause": Bug("    if delay == 0 then return end\n", "    do return end\n"),
+    "no-pause": Bug("    if delay > 0 then hosts.rest_until", "    if false then hosts.rest_until"),
     "old-fence": Bug("number(setting.fence, 0) + 1, time[1] * 1000000 + time[2])", "1 + #ids, 1)"),
     "twice-on-lost-reply": Bug("if age == 0 and not from then", "if true then"),
 }

@@ -251,8 +251,7 @@ do
 
   local function pause(one)
     local delay = one.delay or usual_delay
-    if delay == 0 then return end
-    hosts.rest_until(one, now + delay)
+    if delay > 0 then hosts.rest_until(one, now + delay) end
   end
 
   -- rest: a host with one place, or without a delay, needs no such care
@@ -283,6 +282,7 @@ do
           if one.held == ids[i] then one.held, one.moved = false, true end
         end
         if visited > 0 then one.visits, one.moved = one.visits + visited, true end
+        if one.visits == 0 then one.next_ms, one.rested = one.next_ms or now, true end -- for a delay that is raised
         if broken > 0 then count_up(key.host_failures, one.name, broken) end
         pause(one)
       end
@@ -501,9 +501,9 @@ do
     local before = one.delay or usual_delay
     one.delay, one.per_host, one.until_ms = one.own_delay, one.own_per_host, math.min(one.until_ms or 0, last_ms)
     local delay = one.delay or usual_delay
-    -- a pause under way follows a delay that is raised; after no pause, nobody knows when the last visit ended
-    if delay > before and one.visits > 0 then
-      one.next_ms, one.rested = one.next_ms and one.next_ms + delay - before or now + delay, true
+    -- a pause under way follows a delay that is raised; where there was none, nobody knows when the last visit ended
+    if delay > before and (one.visits > 0 or call('HEXISTS', key.resting, one.name) == 1) then
+      one.next_ms, one.rested = (before > 0 and one.next_ms or now + before) + delay - before, true
     end
     cut(one)
     local text = table.concat({one.own_delay or '-', one.own_per_host or '-', one.budget or '-', whole(one.until_ms), one.flag or '-',

@@ -242,6 +242,7 @@ class Leases:
     async def _persist(self, run: Run, ask: Callable[[], Awaitable[object]], words: str) -> None:
         """Ask a server until it has answered; raises an error that no repeat mends."""
         lease, tries = run.lease, 0
+        run.returned = run.returned or self.runtime.over_ms(lease) < 0
         try:
             while True:
                 try:
@@ -252,7 +253,6 @@ class Leases:
                         raise
                     tries += 1
                     if tries == 1:
-                        run.returned = True
                         self.log.of_task(logging.WARNING, lease, words, error, error=error)
                         self.untaken = {**self.untaken, lease.key: str(error)}
                 await asyncio.sleep(retry.pause(tries))

@@ -35,7 +35,7 @@ class Run:
     cancelled: bool = False
     """Whether somebody has cancelled the task; a handler in a thread runs on, and the task fails when it ends."""
     returned: bool = False
-    """Whether the handler has returned, and only waits until a server takes what goes before its ack."""
+    """Whether the handler has returned in time, and only waits until a server takes what goes before its ack."""
     settled: bool = False  # whether the lease is being ended already, although the handler has not ended
     left: bool = False  # whether the handler was left behind, because it does not end
     limit: float | None = None  # the most seconds that this handler may run, if it has a limit of its own

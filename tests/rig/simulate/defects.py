@@ -114,8 +114,8 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "lua/hosts.lua",
-                "    if delay == 0 then return end\n    hosts.rest_until",
-                "    if true then return end\n    hosts.rest_until",
+                "    if delay > 0 then hosts.rest_until",
+                "    if false then hosts.rest_until",
             ),
         ),
     ),
