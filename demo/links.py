@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser
 from w3lib.encoding import html_to_unicode
-from webencodings import LABELS, lookup  # type: ignore[import-untyped]
+from webencodings import LABELS, lookup  # type: ignore[import-untyped]  # it ships no types
 
 from timeoutq.urls import BadUrl, normalise
 
