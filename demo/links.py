@@ -5,15 +5,18 @@ Pure functions that the crawler and the plain traversal share.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 from urllib.parse import quote, urlsplit
 
 from selectolax.lexbor import LexborHTMLParser
 from w3lib.encoding import html_to_unicode
+from webencodings import LABELS, lookup  # type: ignore[import-untyped]  # it ships no types
 
 from timeoutq.urls import BadUrl, normalise
 
@@ -28,6 +31,21 @@ MOST_TITLE = 1000
 
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+
+# w3lib asks Python, which knows two thirds of the names that pages give to encodings; UTF-16 is not named within a page
+_LABELS = {
+    label.replace("-", "_"): label
+    for label, name in cast("dict[str, str]", LABELS).items()
+    if not name.startswith(("utf-16", "replacement"))
+}
+
+
+def _codec(name: str) -> codecs.CodecInfo | None:
+    found = lookup(_LABELS.get(name, ""))
+    return found.codec_info if found else None
+
+
+codecs.register(_codec)
 
 
 class TooManyLinks(Exception):

@@ -18,7 +18,7 @@ from demo.scope import Scope
 from demo.settings import Settings
 from demo.trail import Trail, tasks
 from timeoutq.client.shards import AnyQueue
-from timeoutq.urls import sitemap
+from timeoutq.urls import Limits, sitemap
 from timeoutq.words.errors import BadUrl, InvalidInput
 
 BATCH = 500
@@ -54,7 +54,8 @@ class Seeds:
 
     def _pages(self, source: str, first: str | None) -> Iterator[str]:
         scope = Scope(self.settings.site, self.settings.include, self.settings.exclude)
-        for page in sitemap(source, refused=self._refuse, transport=self._transport):
+        limits = Limits(pause=self.settings.delay)
+        for page in sitemap(source, limits=limits, refused=self._refuse, transport=self._transport):
             if scope.has(page.url, first) if first is not None else scope.allows(page.url):
                 yield page.url
             else:

@@ -219,3 +219,12 @@ def test_a_retry_of_all_failed_tasks_leaves_those_that_somebody_has_cancelled(fa
     assert face.retry_failed(all=True, cancelled=True) == 1
     with pytest.raises(InvalidInput, match="cancelled=True goes with all=True"):
         face.retry_failed("unwanted", cancelled=True)
+
+
+def test_a_failure_whose_text_begins_as_a_cancel_does_is_a_failure(face: Any) -> None:
+    face.put("order")
+    (lease,) = face.claim()
+    face.fail(lease, "cancelled by the shop", give_up=True)
+    assert face.why("order").code == "failed"
+    assert [kind.text for kind in face.failures.list()] == ["failed: cancelled by the shop"]
+    assert face.retry_failed(all=True) == 1

@@ -51,6 +51,12 @@ def test_a_site_is_as_wide_as_it_is_set(one: str, other: str, sites: set[str]) -
         ("text/html; charset=utf-16", "<a href='/caf\xe9?\xe9'>".encode("utf-16"), "/caf%C3%A9?%C3%A9"),
         # as browsers do: a query is in the encoding of its page
         ("text/html; charset=iso-8859-1", b"<a href='/\xe9?q=\xe9#\xe9'>", "/%C3%A9?q=%E9"),
+        # names of encodings that browsers know and Python does not
+        ("text/html; charset=x-euc-jp", "<a href='/\u65e5\u672c'>".encode("euc_jp"), "/%E6%97%A5%E6%9C%AC"),
+        ("text/html", "<meta charset=KSC_5601><a href='/\ud55c?\ud55c'>".encode("cp949"), "/%ED%95%9C?%C7%D1"),
+        ("text/html; charset=x-cp1251", "<a href='/\u041c'>".encode("cp1251"), "/%D0%9C"),
+        ("text/html; charset=unicode-1-1-utf-8", b"<a href='/\xe2\x82\xac\xff'>", "/%E2%82%AC%EF%BF%BD"),
+        ("text/html", b"<meta charset=unicode><a href='/a'>", "/a"),
         ("text/html; charset=hex", "<a href='/caf\xe9'>".encode(), "/caf%C3%A9"),
     ],
 )

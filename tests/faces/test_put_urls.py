@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,7 @@ class Site(ThreadingHTTPServer):
         self.at = f"http://127.0.0.1:{self.server_address[1]}"
         self.answers: dict[str, tuple[int, dict[str, str], bytes] | Callable[[_Handler], None]] = {}
         self.asked: list[str] = []
+        self.asked_at: list[float] = []
         self.accepted: list[str] = []
         """The Accept-Encoding of each request."""
         self.closing = threading.Event()
@@ -180,6 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)
+        self.server.asked_at.append(time.monotonic())
         self.server.accepted.append(self.headers.get("Accept-Encoding", ""))
         answer = self.server.answers.get(self.path, (404, {}, b""))
         if callable(answer):
@@ -284,6 +287,16 @@ def test_the_password_of_a_sitemap_is_for_its_own_site(site: Site) -> None:
         list(sitemap(site.at.replace("//", "//me:pw@") + "/index.xml", refused=lambda *_: None))
         other.shutdown()
     assert told == [None]
+
+
+def test_the_sitemaps_of_an_index_are_fetched_with_the_delay_of_the_queue(say: Say, queue: Queue, site: Site) -> None:
+    queue.configure(politeness=Politeness(delay=0.3, per_host=1))
+    names = [f"/{number}.xml" for number in range(3)]
+    for name in names:
+        site.put(name, urlset(f"http://h.example{name}"))
+    done = say("put", queue.name, "--sitemap", site.put("/index.xml", index(*names)))
+    assert (done.code, done.facts) == (0, {"added": "3"})
+    assert min(after - before for before, after in pairwise(site.asked_at)) >= 0.3
 
 
 def test_what_a_sitemap_says_of_a_page_can_be_its_payload(say: Say, queue: Queue, tmp_path: Path) -> None:

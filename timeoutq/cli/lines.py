@@ -72,7 +72,10 @@ class Sink:
         if self.as_json:
             _write(to_json(dict(zip(columns, row, strict=True))) for row in rows)
             return
-        cells = ([safe("-" if value is None else value) for value in row] for row in rows)
+        cells = (
+            [str(value) if type(value) is int else safe("-" if value is None else value) for value in row]
+            for row in rows
+        )
         if not sys.stdout.isatty():
             _write(map("\t".join, cells))
             return

@@ -102,6 +102,7 @@ class Intake:
     payload: Any = None  # goes with each task
     domain: Callable[[str], str] | None = None  # gives the domain of a URL
     spider: str | None = None  # the spider of Scrapy that owns the queue
+    pause: float = 0.0  # between two sitemaps, seconds: the delay of the queue
     unlike: int = 0  # how many URLs the spider writes in another form
     refused: Counter[str] = field(default_factory=Counter[str])  # URLs and sitemaps
 
@@ -120,7 +121,9 @@ class Intake:
         with suppress(AccessDenied):  # a user who may only put needs no hint
             if words := new_words(self.queue):
                 say(words)
-            self.spider = self.queue.stats().settings.get(OWNER)
+            stats = self.queue.stats()
+            self.spider = stats.settings.get(OWNER)
+            self.pause = stats.politeness.delay if stats.politeness else 0.0
         if named:
             self._compare(given)
             out.outcome(self.send(given))
@@ -184,7 +187,7 @@ class Intake:
         from timeoutq.urls import Limits, sitemap
 
         given: dict[str, Any] = {"pages": self.sitemaps.max_urls, "total_seconds": self.sitemaps.max_time}
-        limits = Limits(**{name: value for name, value in given.items() if value is not None})
+        limits = Limits(pause=self.pause, **{name: value for name, value in given.items() if value is not None})
         for source in self.sitemaps.sources or ():
             for page in sitemap(source, limits=limits, refused=self._refuse):
                 body = dict(page.data) or None if self.sitemaps.keep_data else self.payload

@@ -248,6 +248,8 @@ class QueueFlows:
         leases = arguments.leases(lease)
         waits = _retries(self.talk.terms, leases, error, retry_in, give_up)
         text, trace = arguments.error_text(error), tracebacks.trace(error)
+        if text.startswith(b"cancelled by "):
+            text = b"failed: " + text  # else it would be read as the word of somebody who has cancelled the task
 
         def build(talk: Talk, at: Sequence[int]) -> list[Call[Outcome]]:
             many = len(at)

@@ -72,6 +72,7 @@ class Limits:
     seconds: float = 60.0  # the most seconds that the download of one sitemap may take
     total_seconds: float = 3600.0
     """The most seconds for everything: downloads, and the time that the caller takes between two pages."""
+    pause: float = 0.0  # seconds between two downloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,8 @@ class _Walk:
         return [(*chain, found)]
 
     def _entries(self, name: str) -> Iterator[Entry]:
+        if len(self._seen) > 1 and _WEB.match(name):
+            time.sleep(self._limits.pause)
         self._check_time()
         is_robots = name.partition("?")[0].rpartition("/")[2] == "robots.txt"
         with self._opened(name) as file:
