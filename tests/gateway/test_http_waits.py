@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import redis
 
 from tests.gateway.web import Client, client, server, web
@@ -56,6 +57,14 @@ def blocked(client: Client) -> int:
         return int(info["blocked_clients"])
 
 
+@pytest.fixture(autouse=True)
+def nobody_listens(client: Client) -> Iterator[None]:
+    """After a test, have the listener of its queue go: the next test would take it for its own (`until_waiting`)."""
+    yield
+    client.queue.put("the end")
+    wait_until(lambda: blocked(client) == 0, 15)
+
+
 def until_waiting(client: Client) -> None:
     """Wait until somebody is blocked: on a bell, or held up."""
     wait_until(lambda: blocked(client) >= 1, 30)
@@ -95,8 +104,6 @@ def test_a_wait_that_is_over_has_an_empty_answer(client: Client) -> None:
     began = time.monotonic()
     assert client.claim(wait=0.3) == []
     assert 0.25 < time.monotonic() - began < 10
-    client.queue.put("a")  # who has listened for us goes
-    wait_until(lambda: blocked(client) == 0, 15)
 
 
 def test_those_who_wait_are_served_in_turn_through_one_connection(client: Client) -> None:
