@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,18 @@ async def test_each_visit_is_a_line_of_the_log(served: Served) -> None:
     ]
     assert all(visit.start <= visit.end for visit in visits)
     assert [visit.start for visit in visits] == sorted(visit.start for visit in visits)
+
+
+async def test_a_head_without_an_end_is_cut_off_and_is_no_error(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.1.1", served.port)
+    writer.write(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000)
+    with suppress(ConnectionError):
+        assert await reader.read() == b""
+    writer.close()
+    assert not caplog.records
+    assert await served.visit("127.0.1.1", "/") == [200]
 
 
 # ---- the verdict

@@ -159,6 +159,7 @@ async def test_while_redis_is_away_a_scrape_says_so_and_ends_soon() -> None:
         silent.listen()
         watcher = Watcher(Settings(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
         look = await watcher.shared.get()
+        assert watcher.shared.rests <= 1, "the next scrape looks anew, although this look took long"
         await watcher.close()
     assert not look.is_up
     assert look.seconds < metrics.PATIENCE + 1

@@ -52,6 +52,11 @@ def test_tasks_are_put_by_the_form_and_a_bad_form_keeps_what_was_typed(queue: Qu
     assert "not JSON" in page.said
     assert ("ids", "c") in [pair for form in page.forms for pair in form.fields]
     assert queue.inspect("c").state is None
+    page = reader.press(reader.go(f"/q/{queue.name}/put"), "Put", ids="\n".join(map(str, range(10_001))))
+    assert (page.status, queue.stats().known) == (422, 3)
+    assert "10,001 ids; at most 10,000 at once" in page.said
+    page = reader.press(reader.go(f"/q/{queue.name}/put"), "Put", ids="\n".join(map(str, range(10_000))))
+    assert page.said == "10,000 tasks put"
 
 
 def test_tasks_are_scheduled_by_the_form(queue: Queue, reader: Reader) -> None:
@@ -151,7 +156,9 @@ def test_all_failed_tasks_are_retried_or_emptied_with_progress(queue: Queue, rea
 
 def test_a_queue_is_purged_only_by_its_name(queue: Queue, reader: Reader) -> None:
     queue.put("x")
-    page = reader.follow(reader.go(f"/q/{queue.name}"), "Purge the queue…")
+    page = reader.go(f"/q/{queue.name}")
+    assert "No host has been met" not in page.text, "the queue is not polite: it knows no hosts"
+    page = reader.follow(page, "Purge the queue…")
     page = reader.press(page, "Purge", name="another")
     assert page.status == 422
     assert queue.exists()

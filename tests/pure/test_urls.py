@@ -27,6 +27,7 @@ SPELLINGS: dict[str, list[str]] = {
         "http://%68.ex%61mple/", "http://ｈ.example/", "http://h。example/", "http://h．ｅxample｡/", "http://h\u00ad.example/",
         "http://h.example/.", "http://h.example/..", "http://h.example/a/..", "http://h.example/./a/../",
         "http://h.example/%2e", "http://h.example/a/%2E%2e", "http://h.example/a/.%2e/", "http://h.example/../../",
+        "http://h.example/" + "a/../" * 13_103 + "#end",  # 65,536 characters: no URL may be longer
     ],
     "https://h.example/": ["https://h.example:443/", "HtTpS:h.example", "https://h.example:0443"],
     "https://h.example:80/": ["https://h.example:80", "https://h.example:00080/"],
@@ -134,7 +135,7 @@ REFUSED: dict[str, str] = {
     "http://h.example:８0/": "is no number",
     "http://h.example:80:90/": "its port '80:90' is no number",
     "http://h.example/" + "a" * (1025 - 17): "it has 1,025 bytes; the limit of an id is 1,024",
-    "http://h.example/" + "a/../" * 20_000: "it has 100,017 characters",
+    "http://h.example/" + "a/../" * 13_104: "it has 65,537 characters",
     "http://h.example/\udcff": "it holds bytes that are not UTF-8",
 }  # fmt: skip
 

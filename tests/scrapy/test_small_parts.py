@@ -243,6 +243,26 @@ async def test_a_start_that_breaks_off_is_no_start_and_a_mended_one_puts_the_res
         await queue.purge()
 
 
+async def test_start_requests_are_put_a_hundred_at_a_time(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scrapy import Request
+
+    async def start() -> AsyncIterator[Any]:
+        for number in range(250):
+            yield Request(f"https://a.example/{number}")
+
+    async with AsyncQueue(name, url) as queue:
+        sizes, put = list[int](), queue.put
+
+        async def noted(tasks: Any) -> Any:
+            sizes.append(len(tasks) if isinstance(tasks, list) else 0)
+            return await put(tasks)
+
+        monkeypatch.setattr(AsyncQueue, "put", lambda _, tasks: noted(tasks))
+        await Sowing(queue).crawl(start())
+        assert sizes == [0, 100, 100, 50], "the start task comes first"
+        await queue.purge()
+
+
 async def test_a_spider_says_at_its_end_what_is_in_failed(url: str, name: str) -> None:
     from scrapy.settings import Settings
 

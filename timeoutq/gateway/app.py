@@ -128,9 +128,6 @@ class Gateway:
                 if route.needs == "work":
                     self.state.polls.worked(name, caller.name)
                 found = await self._called(route, endpoint, request, words)
-                if request.is_gone and request.undo is not None:
-                    await request.undo()
-                    return
             finally:
                 acts_for.reset(before)
                 request.close()
