@@ -202,8 +202,8 @@ def test_what_is_no_http_is_refused(gateway: Served, crawl: Queue) -> None:
     # what follows a body of two lengths is no request: a proxy may have read it as part of the body
     follows = f"GET /healthz HTTP/1.1\r\nHost: {gateway.host}\r\n\r\n".encode()
     with gateway.open() as plug:
-        answer = gateway.exchange(plug, head + b"Content-Length: 5\r\n\r\n0\r\n\r\n" + follows)
-        assert (answer.status, plug.recv(1)) == (400, b"")
+        reply = gateway.exchange(plug, head + b"Content-Length: 5\r\n\r\n0\r\n\r\n" + follows)
+        assert (reply.status, plug.recv(1)) == (400, b"")
     assert crawl.stats().known == 1
 
 
