@@ -193,6 +193,35 @@ async def test_the_rules_of_download_slots_are_those_of_a_new_queue_only(url: st
             await operator.purge()
 
 
+async def test_a_queue_that_was_only_set_up_becomes_polite_and_one_that_is_in_use_without_is_refused(
+    url: str, name: str
+) -> None:
+    from scrapy import Spider
+    from scrapy.settings import Settings
+
+    from timeoutq.scrapy import opening, plan
+
+    slots = {"a.b": {"delay": 7}}
+    settings = {"TIMEOUTQ_URL": url, "TIMEOUTQ_QUEUE": name, "DOWNLOAD_DELAY": 3, "DOWNLOAD_SLOTS": slots}
+    given = plan.read(Settings(settings))
+    async with AsyncQueue(name, url) as operator:
+        await operator.configure(max_crashes=99)
+        opened, _ = await opening.opened(given, Spider("shop"))
+        await opened.close()
+        stats, host = await operator.stats(), await operator.hosts.inspect("a.b")
+        assert (stats.politeness, stats.settings["max_crashes"]) == (Politeness(3, 1), "99")
+        assert host is not None
+        assert host.delay == 7
+        await operator.configure(politeness="off")
+        with pytest.raises(InvalidInput, match="is not polite"):
+            await opening.opened(given, Spider("shop"))
+        await operator.purge()
+        await operator.put("https://a.b/")
+        with pytest.raises(InvalidInput, match="is not polite"):
+            await opening.opened(given, Spider("shop"))
+        await operator.purge()
+
+
 class Sowing:
     """What the start of a spider needs of its crawl; a visit of a page does nothing."""
 

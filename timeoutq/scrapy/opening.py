@@ -50,11 +50,12 @@ async def opened(plan: Plan, spider: Spider) -> tuple[AsyncQueue, bool]:
 
 
 async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
-    exists, stats = await queue.exists(), await queue.stats()
+    stats = await queue.stats()
     owner, polite = stats.settings.get(OWNER), plan.politeness
     project = f"{plan.project} ({type(spider).__module__}.{type(spider).__qualname__})"
     _check_owner(queue, owner, spider)
-    if exists and stats.politeness is None:
+    is_new = stats.politeness is None  # or only set up: with other settings, and without tasks
+    if is_new and (stats.known or "politeness" in stats.settings):
         raise InvalidInput(
             f"queue {queue.name!r} is there already and is not polite: no host would be spared. Make it polite "
             f"(timeoutq configure {queue.name} --delay {polite.delay:g}s --per-host {polite.per_host}), or set "
@@ -62,9 +63,8 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
         )
     if owner is None:
         # two spiders may make the queue at the same moment: the first counts
-        politeness = {} if exists else {"politeness?": arguments.politeness(polite)}
-        settings = {f"{OWNER}?": raw(spider.name), f"{PROJECT}?": raw(project), **politeness}
-        await queue.run(flows.configure(queue.talk, settings))
+        marks = {f"{OWNER}?": raw(spider.name), f"{PROJECT}?": raw(project)}
+        await queue.run(flows.configure(queue.talk, {**marks, "politeness?": arguments.politeness(polite)}))
         stats = await queue.stats()
         _check_owner(queue, stats.settings.get(OWNER), spider)
         if plan.arguments is not None:
@@ -76,7 +76,7 @@ async def _adopt(queue: AsyncQueue, plan: Plan, spider: Spider) -> bool:
             "each other's tasks: set TIMEOUTQ_QUEUE to another name"
         )
         _say(logging.WARNING, words, queue.name, made_by, project)
-    if not exists:
+    if is_new:
         for host, rules in plan.hosts.items():
             await queue.hosts.set(host, **rules)  # type: ignore[arg-type]  # delay and per_host
     elif stats.politeness != polite:
