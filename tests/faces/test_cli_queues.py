@@ -92,9 +92,9 @@ def test_a_server_without_queues_says_so(say: Say) -> None:
 
 def test_a_worker_that_waits_for_the_first_task_is_listed_and_a_cleaner_is_not(say: Say, url: str) -> None:
     with Queue("new", url) as new, Queue("swept", url) as swept:
+        new.run(sending.answer(new.talk, new.operations.beat("w1", {"pid": 1})))
         for queue in (new, swept):
             queue.run(sending.answer(queue.talk, queue.operations.plan(1000)))
-        new.run(sending.answer(new.talk, new.operations.beat("w1", {"pid": 1})))
     assert [[line[0], line[1], line[8]] for line in say("queues").lines] == [["new", "0", "1"]]
 
 

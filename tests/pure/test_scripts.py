@@ -109,7 +109,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "d945b32a87222cfa8f6964276c3720fa00f837286774eefbcbd0fabed0abe492"}
+REVISIONS = {1: "dca9aa922f5ffc96cb0d9e16056695fd7e83e1d5e40385e6527f858fc8193845"}
 """The digest of the text of each revision."""
 
 

@@ -167,7 +167,7 @@ class QueueState:
     def _rouse(self, at: int, wake_at: int | None = None) -> None:
         """Wake the cleaners when they would look too late, or by a clock that was stepped forward since."""
         known = self.wake_at if wake_at is None else wake_at
-        if at < known or 0 < known <= self.now or not self.exists:
+        if at < known or known <= self.now:
             self.wake_at = self.alarm = at
 
     def was_called(self, call: str) -> bool:

@@ -11,10 +11,10 @@ function wake.at()
   return number(setting.wake_at or 0, math.huge)
 end
 
--- rouse: something will be due: wake the cleaners if wake_at is too late, or was promised by a clock that has jumped
+-- rouse: something will be due: wake the cleaners if wake_at is too late, is missing, or is of a clock that has jumped
 function wake.rouse(at)
   local wake_at = wake.at()
-  if at < wake_at or (wake_at > 0 and wake_at <= now) or not schema then -- a new queue has no wake_at
+  if at < wake_at or wake_at <= now then
     call('HSET', key.meta, 'wake_at', at)
     call('XADD', key.alarm, 'MAXLEN', 1, '*', 'at', at)
     setting.wake_at = at

@@ -40,7 +40,7 @@ do
     end
     at = math.min(at, wake.first(key.scheduled) or at)
     at = math.min(at, hosts.next_turn() or at)
-    if not schema then return {now, at, time[2] % 1000} end -- after a purge, no cleaner brings a key back
+    if not schema and call('EXISTS', key.workers) == 0 then return {now, at, time[2] % 1000} end -- purged: no key comes back
     local wake_at = wake.at()
     if wake_at < at or wake_at > now + 60000 then call('HSET', key.meta, 'wake_at', at) end
     note_history()
