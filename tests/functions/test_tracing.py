@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from opentelemetry import trace
@@ -28,7 +29,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     found, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(found))
     # a program sets it once; each test has one of its own
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     yield found
     provider.shutdown()
 
@@ -145,13 +146,20 @@ def test_what_tells_of_no_trace_begins_a_new_one(payload: Any) -> None:
 
 def test_without_a_tracer_provider_payloads_and_workers_are_as_ever(app: App) -> None:
     assert tracing.api() is None
-    assert tracing.made("f", "q", b"x") is None
+    assert tracing.made(tracing.api(), "f", "q", b"x") is None
 
     async def run(_: Any) -> None: ...
 
     assert tracing.traced(run, "q") is run
     result = called(app, "add", 1).delay()
     assert "p" not in payload_of(app, result.id)
+
+
+def test_many_calls_ask_once_for_the_tracer_provider(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Mock(return_value=trace.get_tracer_provider())
+    monkeypatch.setattr(trace, "get_tracer_provider", asked)
+    app.put([called(app, "add", number) for number in range(100)])
+    assert asked.call_count == 1
 
 
 def test_a_program_without_opentelemetry_imports_none_of_it() -> None:

@@ -109,13 +109,13 @@ class FunctionCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # not
 
 
 def posted(
-    call: FunctionCall[Any], secrets: Secrets, *, place: tuple[str, int] | None = None, is_now: bool = True,
+    call: FunctionCall[Any], secrets: Secrets, trace: Any = None, *, place: tuple[str, int] | None = None,
     **options: Any,
 ) -> Posted:  # fmt: skip
     """Decide everything about a call that is put now; `options` are told to the worker besides those chosen.
 
-    `place` is the name of a batch and the place of the call there, which make its id if nobody has chosen one.
-    The call of a schedule is not put now (`is_now=False`), and is no part of a trace. Raises `CallTooLarge`.
+    `trace` is what `tracing.api` gives: with it, the call is a part of a trace. `place` is the name of a batch and the
+    place of the call there, which make its id if nobody has chosen one. Raises `CallTooLarge`.
     """
     chosen, settings, function = call.chosen, call.settings, call.function
     is_named, id = chosen.id is not None or call.key is not None, chosen.id
@@ -128,8 +128,8 @@ def posted(
     if then and is_named:
         options["again"] = True
     travels = msgspec.structs.replace(chosen.travelling, **options) if options else chosen.travelling
-    trace = tracing.made(function, settings.queue, id) if is_now else None
-    payload = seal(Letter(function, call.arguments, travels, then, trace=trace), settings.queue, id, secrets)
+    letter = Letter(function, call.arguments, travels, then, None, tracing.made(trace, function, settings.queue, id))
+    payload = seal(letter, settings.queue, id, secrets)
     return Posted(
         settings.queue, id, payload, chosen.at, chosen.after, chosen.priority, settings.unique if is_named else None,
         call.group, settings.limit, bool(chosen.rerun),
@@ -411,7 +411,8 @@ class Program:
         return await self.sender.ado(self._putting(_several(many)))
 
     def _putting(self, many: Sequence[FunctionCall[Any]]) -> Steps[list[Result[Any]]]:
-        sender, ready = self.sender, [posted(self._own(call), self.secrets) for call in many]
+        sender, trace = self.sender, tracing.api()
+        ready = [posted(self._own(call), self.secrets, trace) for call in many]
         answers = yield from sender.putting(ready)
         return [result_of(sender, *row) for row in zip(many, ready, answers, strict=True)]
 
@@ -456,7 +457,8 @@ class Program:
                 "itself: put the first calls of chains alone, or let a function call the others"
             )
         places = [None if given is None else (name, at) for at in range(len(calls))]
-        ready = [posted(call, self.secrets, place=place) for call, place in zip(calls, places, strict=True)]
+        trace = tracing.api()
+        ready = [posted(call, self.secrets, trace, place=place) for call, place in zip(calls, places, strict=True)]
         last = None if then is None else self._callback(then, ready, name, given is None)
         queues = sorted({call.queue for call in [*ready, *([] if last is None else [last])]})
         if len(queues) > 1:
@@ -475,8 +477,8 @@ class Program:
         why = "the callback of a batch is put once, when it has ended"
         self._own(then).chosen.refuse(("at", "after", "rerun"), why)
         # whoever puts the batch again seals it with the same callback: it has no trace of its own
-        place = None if is_new else (name, len(ready))
-        return posted(then, self.secrets, place=place, is_now=is_new, batch=name, order=_order(ready))
+        place, trace = (None, tracing.api()) if is_new else ((name, len(ready)), None)
+        return posted(then, self.secrets, trace, place=place, batch=name, order=_order(ready))
 
     def _own(self, call: FunctionCall[Any]) -> FunctionCall[Any]:
         if not isinstance(call, FunctionCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
@@ -550,7 +552,7 @@ class Program:
         own, target = ids.following(id, step.f), settings.queue
         again = opened.options.again
         travels = msgspec.structs.replace(step.options, again=True) if again and rest else step.options
-        letter = Letter(step.f, found, travels, rest, trace=tracing.made(step.f, target, own))
+        letter = Letter(step.f, found, travels, rest, trace=tracing.made(tracing.api(), step.f, target, own))
         # otherwise an id in done keeps the call away, for as long as it is there
         blocks: Any = "active" if (step.options.unique or settings.unique) == "active" else None
         return Posted(

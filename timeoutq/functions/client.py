@@ -182,9 +182,10 @@ class Sender:
         """Declare the limits of calls."""
         wanted: dict[str, dict[str, Limit]] = {}
         for call in calls:
-            wanted.setdefault(call.queue, {}).update(call.wanted)
+            if call.limit is not None:
+                wanted.setdefault(call.queue, {}).update(call.wanted)
         for name, some in wanted.items():
-            if some:
+            if some:  # a limit by arguments that this call does not have is none
                 yield from self.declaring(name, some)
 
     def declaring(self, name: str, some: limits.Wanted) -> Steps[None]:
@@ -348,7 +349,7 @@ def kinds(calls: Sequence[Posted]) -> list[list[int]]:
 
 def _putting(calls: Sequence[Posted], batch: str | None = None) -> Steps[list[Answer]]:
     found = [Answer.ADDED] * len(calls)
-    for places in kinds(calls):
+    for places in kinds(calls) if len(calls) != 1 else [[0]]:
         answers = yield calls[places[0]].queue, partial(_put, [calls[place] for place in places], batch)
         for place, answer in zip(places, answers, strict=True):
             found[place] = answer

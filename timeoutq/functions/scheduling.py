@@ -37,7 +37,7 @@ def task_of(name: str, call: FunctionCall[Any], secrets: Secrets, *, overlap: bo
             "follow, or schedule a function that does"
         )
     own = msgspec.structs.replace(call, chosen=replace(call.chosen, id=id))
-    put = calls.posted(own, secrets, is_now=False, ticks=overlap and bool(secrets))
+    put = calls.posted(own, secrets, ticks=overlap and bool(secrets))
     size = len(put.payload) + STAMP_ROOM
     if size > LIMIT:
         raise CallTooLarge(

@@ -32,6 +32,11 @@ class Calling:
     generation: int  # the `forks.generation` of this process; in a copy of the process it has changed
     rank: int  # tasks of a lower rank begin before all others that wait for a handler
 
+    def parts(self) -> tuple[Callable[[Lease], Any], Leases, dict[int, Run], Callable[[Lease], int], dict[str, object]]:
+        """Give what a consumer needs for each task: the handler, `Leases`, its `running` and `key_of`, log fields."""
+        leases = self.leases
+        return self.call, leases, leases.running, leases.key_of, leases.log.fields()
+
 
 class Crew(ABC):
     """Runs handlers, many at once; all but `_next` is called in the event loop. `number` is that of a queue."""
@@ -167,24 +172,26 @@ class TaskCrew(Crew):
 
     async def _consume(self) -> None:
         """Run handlers, one after the other. Ends when a handler has left traces: in its context, or a cancellation."""
-        calling = self._first
+        calling, ranks = self._first, self._ranks
         around, generation, bare = calling.around, calling.generation, calling.around.bare
-        call, leases, fields = calling.call, calling.leases, calling.leases.log.fields()
+        call, leases, running, key_of, fields = calling.parts()
         tell, me = telling.running.set, asyncio.current_task()
         assert me is not None
         began = since = time.monotonic()
         while not self.closing:
-            found = self._next()
-            if found is None:
+            for waiting in ranks:
+                if waiting:
+                    break
+            else:
                 await self._rest()
                 began = since = time.monotonic()
                 continue
-            its, lease = found
+            its, lease = waiting.popleft()
             if its is not calling:
                 calling = its
-                call, leases, fields = calling.call, calling.leases, calling.leases.log.fields()
-            key, ledger = leases.key_of(lease), leases.ledger
-            run = leases.running[key] = Run(lease, me, began)
+                call, leases, running, key_of, fields = calling.parts()
+            key, ledger = key_of(lease), leases.ledger
+            run = running[key] = Run(lease, me, began)
             came: Any = None
             raised = is_last = False
             tell((fields, lease))

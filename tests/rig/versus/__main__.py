@@ -69,17 +69,18 @@ class Side:
         self._server.stop()
 
 
-def compare(old: Path, new: Path, count: int) -> list[Row]:
+def compare(old: Path, new: Path, count: int, only: str = "") -> list[Row]:
     """Run the rounds: OLD, OLD again and NEW, in turns of a fraction of a second and in an order that alternates."""
     sides: list[Side] = []
     try:
         sides += [Side(tree) for tree in (old, old, new)]
         names = sides[0].parts
+        chosen = [part for part, name in enumerate(names) if only in name]
         for number in track(range(count), "rounds", console=Console(stderr=True)):
-            for part in range(len(names)):
+            for part in chosen:
                 measure(sides, part, number)
         found = judged(sides)
-        again = [part for part, name in enumerate(names) if any(row.worse for row in found if row.of(name))]
+        again = [part for part in chosen if any(row.worse for row in found if row.of(names[part]))]
         for number in track(range(count, count * MORE), f"{len(again)} parts again", console=Console(stderr=True)):
             for part in again:
                 measure(sides, part, number)
@@ -147,12 +148,13 @@ def main() -> int:
     parser.add_argument("old", type=Path, help="checkout of the commit before")
     parser.add_argument("new", type=Path, help="checkout of the commit after")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds of each tree (default: 7)")
+    parser.add_argument("--only", default="", metavar="WORD", help="only the parts whose name holds this word")
     parser.add_argument("--json", action="store_true", help="print JSON")
     words = parser.parse_args()
     for tree in (words.old, words.new):
         if not (tree / "timeoutq" / "__init__.py").exists():
             parser.error(f"{tree} is no checkout of timeoutq")
-    rows = compare(words.old.resolve(), words.new.resolve(), words.rounds)
+    rows = compare(words.old.resolve(), words.new.resolve(), words.rounds, words.only)
     if words.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:

@@ -14,6 +14,7 @@ from itertools import count
 import redis
 
 from timeoutq import AsyncQueue, Lease, Politeness, Queue, Worker
+from timeoutq.functions import App
 
 SINGLE = 2_000
 """Tasks of a part that makes one call per task."""
@@ -157,6 +158,40 @@ def by_worker(url: str, kind: str, politeness: Politeness | None) -> Iterator[Pa
         yield f"worker, {shape} handler, {kind}", MANY, prepare
 
 
+def by_functions(url: str) -> Iterator[Part]:
+    """Put calls of a function that does nothing one by one, put them in thousands, and run them."""
+    app = App("calls", url=url)
+
+    @app.task
+    async def nothing(number: int, word: str) -> None:
+        pass
+
+    def anew() -> None:
+        with Queue("calls", url) as queue:
+            queue.purge()
+
+    def delays() -> Callable[[], object]:
+        anew()
+        return lambda: [nothing.delay(number, "seven") for number in range(SINGLE)]
+
+    def thousands() -> None:
+        for first in range(0, MANY, 1_000):
+            app.put([nothing.call(number, "seven") for number in range(first, first + 1_000)])
+
+    def puts() -> Callable[[], object]:
+        anew()
+        return thousands
+
+    def runs() -> Callable[[], object]:
+        anew()
+        thousands()
+        return lambda: asyncio.run(app.worker(burst=True, signals=False).run())
+
+    yield "functions: delay one by one", SINGLE, delays
+    yield "functions: put of calls in thousands", MANY, puts
+    yield "functions: worker, async", MANY, runs
+
+
 def main() -> None:
     """Name the parts, then run those that are asked for."""
     polite = Politeness(delay=0, per_host=1_000)
@@ -172,6 +207,7 @@ def main() -> None:
     parts = [
         *by_queue(url, "plain", None), *by_queue(url, "polite", polite), *by_async_queue(url),
         *picked_up(url), *by_worker(url, "plain", None), *by_worker(url, "polite", polite),
+        *by_functions(url),
     ]  # fmt: skip
     for _, _, prepare in parts:
         prepare()()
