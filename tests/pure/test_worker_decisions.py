@@ -27,6 +27,11 @@ def test_a_suspect_waits_a_third_of_its_lease_and_not_for_ever() -> None:
     assert suspects.until == 100.0 + WAIT
 
 
+def test_a_suspect_whose_turn_has_not_come_for_a_day_comes_back_each_minute() -> None:
+    suspects, one = Suspects(), lease("a")
+    assert [suspects.postpone(one) for _ in range(1500)][-1] == 60.0
+
+
 def test_a_suspect_keeps_others_away_while_it_waits_and_while_it_runs() -> None:
     suspects, one = Suspects(), lease("a")
     held = {one.fence: one}

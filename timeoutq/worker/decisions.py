@@ -276,4 +276,4 @@ class Suspects:
         if len(self._in_vain) >= BATCH:
             self._in_vain.clear()
         times = self._in_vain[lease.task] = self._in_vain.get(lease.task, 0) + 1
-        return min(LONGEST, 2.0 ** (times - 1))
+        return min(LONGEST, 2.0 ** min(times - 1, 6))
