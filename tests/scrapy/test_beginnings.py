@@ -86,3 +86,24 @@ def test_urls_put_before_the_first_spider_runs_are_crawled_once_each(fresh: Queu
             log = process.log()
     assert sorted(item["path"] for item in result["items"]) == ["/a", "/b", "/c of job 7"]
     assert "never retrieved" not in log
+
+
+def test_a_start_that_closes_the_spider_begins_anew_at_once_in_the_next_process(fresh: Queue) -> None:
+    with Site(pages) as site:
+
+        def crawl(ends: str) -> tuple[str, int]:
+            settings = {"TIMEOUTQ_QUEUE": fresh.name, "TIMEOUTQ_LEASE": 300, "ENDS": ends}
+            (result,) = run(fresh.given[0], [order("beginning:Shut", site.url, **settings)])
+            return result["reason"], len(result["items"])
+
+        reasons, items = zip(*(crawl(ends) for ends in ("closed", "closed", "")), strict=True)
+        assert (reasons, sum(items)) == (("shut", "shut", "finished"), 1)
+        assert len(site.of("/city")) == 1
+    assert fresh.stats().done == 2
+
+
+def test_a_start_that_breaks_is_the_reason_with_which_the_spider_closes(fresh: Queue) -> None:
+    with Site(pages) as site:
+        wanted = order("beginning:Shut", site.url, TIMEOUTQ_QUEUE=fresh.name, ENDS="the database is away")
+        (result,) = run(fresh.given[0], [wanted])
+    assert (result["reason"], len(result["items"])) == ("start_error", 1)

@@ -272,6 +272,15 @@ async def test_a_start_that_breaks_off_is_no_start_and_a_mended_one_puts_the_res
         await queue.purge()
 
 
+async def test_a_start_task_that_comes_back_to_a_process_that_closes_goes_back_at_once() -> None:
+    from timeoutq.scrapy.seeds import Seeds
+
+    seeds = Seeds(SimpleNamespace(plan=SimpleNamespace(lease=30.0)))
+    assert await seeds.sow(Lease("start:docs", "t", 0.0)) == Release(delay=30.0)
+    seeds.stop()
+    assert await seeds.sow(Lease("start:docs", "t", 0.0)) == Release()
+
+
 async def test_start_requests_are_put_a_hundred_at_a_time(url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from scrapy import Request
 

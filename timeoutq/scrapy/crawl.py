@@ -513,6 +513,13 @@ class Crawl(BaseScheduler):
         self._sent_idle = True
         if self.plan.stay:
             raise DontCloseSpider
+        if self.seeds.is_broken:
+            raise CloseSpider("start_error")  # as Scrapy says it since 2.19
+
+    def end(self, reason: str) -> None:
+        """Close the spider, and claim nothing from now on."""
+        self.engine.close(reason)
+        self._stop_waiting()
 
     def _stop_waiting(self) -> None:
         """Claim no more, and give back what waits; what Scrapy fetches and parses goes on."""

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from scrapy import Request, Spider, version_info
+from scrapy.exceptions import CloseSpider
 
 from timeoutq.scrapy.opening import mark_started
 from timeoutq.scrapy.visits import End, Visit
@@ -54,6 +55,7 @@ class Seeds:
         self.start: Any = None
         """What the spider's `start` gave, or its `start_requests`; the spider middleware keeps it here."""
         self.visit: Visit | None = None  # the visit of the start task, while this process does it
+        self.is_broken = False  # whether the start requests have raised an error in this process
         self._stopped = False
 
     @property
@@ -75,7 +77,7 @@ class Seeds:
         """Go through the start requests, and put them; say what is to become of the start task."""
         if self.start is None:
             # this process has lost the task before, and has used up its start requests
-            return Release(delay=self._crawl.plan.lease)
+            return Release(delay=0.0 if self._stopped else self._crawl.plan.lease)
         start, self.start = self.start, None
         self.visit = visit = Visit(lease, self.task)
         try:
@@ -90,7 +92,12 @@ class Seeds:
                         await self._put(visit)
                 else:
                     await self._crawl.engine.store(one)
+        except CloseSpider as closing:
+            await self._put(visit)
+            self._crawl.end(closing.reason)
+            return Release()  # the next process begins anew
         except Exception as error:
+            self.is_broken = True
             words, spider = "the start requests of spider %s cannot be had: %s", self._crawl.spider
             telling.say(log, logging.ERROR, words, spider.name, error_words(error), fields={"spider": spider})
             visit.broke(error)

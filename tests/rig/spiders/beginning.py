@@ -7,6 +7,7 @@ from typing import Any
 
 import scrapy
 from scrapy import Request
+from scrapy.exceptions import CloseSpider
 
 
 class Begun:
@@ -68,6 +69,17 @@ class Filtered(Begun, Begins):
     def start_requests(self) -> Any:
         for _ in range(2):
             yield Request(f"{self.site}/city")
+
+
+class Shut(Begun, Begins):
+    """Its start closes it, or breaks, as the setting `ENDS` says."""
+
+    name = "shut"
+
+    def start_requests(self) -> Any:
+        yield Request(f"{self.site}/city")
+        if ends := self.settings.get("ENDS"):
+            raise CloseSpider("shut") if ends == "closed" else RuntimeError(ends)
 
 
 class Former(Begins):
