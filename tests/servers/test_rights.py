@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ import redis
 
 from tests.core import test_core
 from tests.rig.faces import Blocking
+from tests.rig.replication import Sentinel, free_ports
+from tests.rig.servers import redis_server
+from tests.rig.waiting import wait_until
 from timeoutq import AccessDenied, Politeness, Queue, Unavailable
 from timeoutq.server import rights
 from timeoutq.verbs import sending
@@ -211,3 +215,24 @@ def test_the_user_that_doctor_proposes_carries_all_that_a_queue_does(
         assert queue.put("a", durable=0).added == 1
         assert queue.run(sending.ask(queue.talk, [("WAIT", 0, 1)])) == [0]
         queue.purge()
+
+
+@pytest.mark.parametrize("kind", [Queue, Blocking])
+def test_sentinels_that_want_another_password_than_the_server_are_named(kind: Any, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    (tmp_path / "sentinel.conf").write_text(f"port {port}\nbind 127.0.0.1\nrequirepass hush\ndir {tmp_path}\n")
+
+    def said(options: str, error: Any) -> str:
+        url = f"redis+sentinel://:ofserver@127.0.0.1:{port}/service/0{options}"
+        with kind("q", url, deadline=1) as queue, pytest.raises(error) as caught:
+            queue.put("a")
+        return str(caught.value)
+
+    sentinel = Sentinel(redis_server(), tmp_path / "sentinel.conf", port)
+    try:
+        wait_until(lambda: "check the service name" not in said("", (AccessDenied, Unavailable)))
+        for options in ("", "?sentinel_password=ofserver"):
+            assert "refuse access: check ?sentinel_password=" in said(options, AccessDenied)
+        assert "check the service name" in said("?sentinel_password=hush", Unavailable)
+    finally:
+        sentinel.kill()

@@ -214,6 +214,11 @@ def _distrust(error: BaseException, url: str, said: str) -> TimeoutqError | None
             "signed, with ?ssl_certfile=/path/client.pem&ssl_keyfile=/path/client.key in the URL, or by TIMEOUTQ_CERT "
             "and TIMEOUTQ_KEY"
         )
+    if "No master found" in whole and "AuthenticationError" in whole:
+        return AccessDenied(
+            f"the sentinels of {url} refuse access: check ?sentinel_password= and sentinel_username= in the URL, which "
+            "are not those of the server"
+        )
     if "WRONG_VERSION_NUMBER" in whole or "RECORD_LAYER_FAILURE" in whole:
         return NotRedis(f"what answers at {url} does not speak TLS: write redis:// there, or name its TLS port")
     return None
