@@ -164,6 +164,11 @@ def test_a_mistyped_queue_is_unknown_and_nothing_is_made_of_it(say: Say, web: Qu
         assert raw.dbsize() == before, words
 
 
+def test_a_name_of_one_or_two_letters_is_like_no_other() -> None:
+    assert directory.alike("wbe", ["web", "mail"]) == ["web"]
+    assert directory.alike("ka", ["a", "kb", "k"]) == []
+
+
 def test_what_makes_a_queue_says_nothing_of_an_unknown_one(say: Say, web: Queue, url: str) -> None:
     for words in sorted(CREATES):
         done = say(*words.replace("WBE", "wbe").split(), stdin=b'{"timeoutq": 1}\n{"task": "a"}\n')

@@ -149,9 +149,7 @@ class Work:
     ] = None
     handler: Annotated[str | None, "MODULE:FUNCTION: The handler, if it does not stand behind the queues."] = None
     of_app: Annotated[
-        str | None,
-        "--app MODULE:APP: Run the functions of this App of timeoutq.functions, on its queues, or on those that are "
-        "named.",
+        str | None, "--app MODULE:APP: Run the functions of this App, on its queues, or on those that are named."
     ] = None
     concurrency: Annotated[int, "-c --concurrency 1..100000: Handlers that run at once in each process."] = 100
     prefetch: Annotated[
@@ -172,7 +170,7 @@ class Work:
     ] = True
     lifespan: Annotated[
         str | None,
-        "MODULE:FUNCTION: An @asynccontextmanager that each process enters once; what it yields is given to handlers "
+        "MODULE:FUNCTION: An async context manager that each process enters once; what it yields is given to handlers "
         "that take (lease, state).",
     ] = None
     max_tasks: Annotated[

@@ -128,8 +128,8 @@ def meant(queue: AnyQueue, name: str, seconds: float = 1.0) -> list[str]:
 
 
 def alike(name: str, found: Iterable[str]) -> list[str]:
-    """Give up to three of these names that are much like `name`."""
-    lower = {one.lower(): one for one in found if one != name}
+    """Give up to three of these names that are much like `name`; names of one or two letters are all alike."""
+    lower = {one.lower(): one for one in found if one != name and min(len(one), len(name)) > 2}
     return [lower[one] for one in get_close_matches(name.lower(), lower, 3, ALIKE)]
 
 
