@@ -15,6 +15,7 @@ from tests.functions.running import carry_out
 from tests.rig.command import Say, say, server
 from tests.rig.post import app
 from timeoutq import Queue
+from timeoutq.functions import App
 from timeoutq.verbs import sending
 
 __all__ = ["say", "server"]
@@ -63,6 +64,23 @@ def test_a_call_is_put_and_its_result_is_asked_for_later(say: Say, post: Queue) 
     assert say("result", "post", "w1", "--json").documents == [
         {"id": "w1", "state": None, "result": {"to": "a@example.com", "pages": 2}}
     ]
+
+
+def test_the_end_of_a_chain_is_told_before_it_is_put(say: Say, post: Queue, url: str) -> None:
+    made = App("post", url=url)
+
+    @made.task
+    def halve(number: int) -> int:
+        return number // 2
+
+    late = halve.options(id="w2", after=3600).call(8).then(halve).delay().id
+    made.close()
+    assert say("result", "post", late, "--wait", "10ms").code == 5
+    assert "`timeoutq inspect post w2` tells where it is" in say("result", "post", late).err
+    why = say("why", "post", late)
+    assert "it is the end of a chain, and is put when 'w2' has returned, which is scheduled" in why.out + why.err
+    post.cancel("w2", by="Ada")
+    assert "call 'w2' failed: cancelled by Ada" in say("result", "post", late).err
 
 
 def test_a_result_that_is_not_there_is_said_so_with_its_cause(say: Say, post: Queue, url: str) -> None:

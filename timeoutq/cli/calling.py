@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ import typer
 from timeoutq.cli.command import Known, Moment, Seconds, Server, TaskName, Where, app, argument, command
 from timeoutq.cli.lines import Sink, iso, length, read_json, read_option
 from timeoutq.cli.saying import exit_unless, meant, refuse, stop
+from timeoutq.verbs.why import befores
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import LATE, NOTHING, USAGE
 from timeoutq.words.model import State, Task, text
@@ -135,11 +137,17 @@ def result(
     """
     from timeoutq.functions import outcomes
 
-    found = queue.results.look(task) if wait is None else queue.results.wait(task, timeout=wait)
-    ended = next(iter(found.values()), None)
+    until = None if wait is None else time.monotonic() + wait
+    for own in (*reversed(befores(task)), task):  # of a chain, each call is put when the one before it has returned
+        left = None if until is None else max(0.0, until - time.monotonic())
+        found = queue.results.look(own) if left is None else queue.results.wait(own, timeout=left)
+        ended = next(iter(found.values()), None)
+        if ended is None or ended.state is State.FAILED:
+            break
     if ended is None:
         within = "" if wait is None else f" within {wait:g} s"
-        words = f"call {task!r} has not ended{within}: `timeoutq inspect {queue.name} {task}` tells where it is"
+        tells = f"`timeoutq inspect {queue.name} {shlex.quote(own)}` tells where it is"
+        words = f"call {task!r} has not ended{within}: {tells}"
         stop(words, NOTHING if wait is None else LATE)
     state = None if ended.state is None else str(ended.state)
     if ended.state is State.FAILED:
