@@ -125,12 +125,14 @@ def test_a_url_that_a_spider_writes_in_another_form_is_named_and_put_as_it_stand
         "is fetched twice\n"
     )
     assert say("schedule", queue.name, odd, "--after", "1h").err == done.err
+    other = say("put", queue.name, "http://a.example/form#q=2", "--payload", '{"url": "http://a.example/form"}')
+    assert other.err == ""  # the id is not what is fetched
     assert {odd, form} < members(queue)
     done = say("put", queue.name, stdin=b"".join(b"http://a.example/%d#top\n" % i for i in range(11)))
     *named, last = done.err.splitlines()
     assert [f"writes this URL as http://a.example/{i}:" in line for i, line in enumerate(named)] == [True] * 10
     assert last == "timeoutq: 11 URLs in all are not in the form in which spider shop writes them"
-    assert len(members(queue)) == 16
+    assert len(members(queue)) == 17
 
 
 def test_a_file_in_utf_16_is_named(say: Say, queue: Queue) -> None:

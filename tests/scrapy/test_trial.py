@@ -102,6 +102,15 @@ def test_check_takes_a_callback_and_arguments_and_says_that_all_is_well(project:
     assert json.loads(out) == {"responses": 1, "requests": 0, "items": 1, "refused": []}
 
 
+def test_check_names_a_scheduler_that_was_left_in_the_settings(project: Path) -> None:
+    (project / "shop_settings.py").write_text(SETTINGS + "SCHEDULER = 'scrapy_redis.scheduler.Scheduler'\n")
+    with Site(lambda seen: html()) as site:
+        code, out, err = check(project, "shop", f"{site.url}/good", "--callback", "parse_good", "-a", "kind=x")
+    assert code == 1, err
+    assert out.startswith("refused: SCHEDULER is 'scrapy_redis.scheduler.Scheduler'")
+    assert out.endswith("0 requests, 1 items, 1 refused\n")
+
+
 def test_check_names_the_spiders_that_are_there(project: Path) -> None:
     code, _, err = check(project, "shpo", "http://127.0.0.1:1/")
     assert (code, "no spider 'shpo'; it has shop" in err) == (2, True)

@@ -35,7 +35,7 @@ CARRIED = ("cookies", "meta", "cb_kwargs", "flags")  # what a payload holds as `
 USUAL = {"method": "GET", "encoding": "utf-8", "priority": 0, "dont_filter": False}  # Scrapy's defaults
 KEYS = {*CARRIED, *USUAL, "url", "headers", "body", "body64", "callback", "errback", "closed", "turn", "class", "more"}
 """What a payload may hold."""
-OURS = {"body64", "closed", "turn", "class", "more"}  # those of them that nobody writes by hand
+OURS = {"body64", "closed", "turn", "class", "more", "priority"}  # those of them that nobody writes by hand
 
 Payload = dict[str, Any]
 
