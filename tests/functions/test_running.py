@@ -195,6 +195,20 @@ async def test_a_result_that_does_not_fit_its_annotation_is_a_failure(app: App, 
     assert (await jobs.stats()).failed == 2, "the worker has noticed it, not only who waits"
 
 
+async def test_a_call_whose_result_is_too_large_to_be_kept_has_run_once(app: App, jobs: AsyncQueue) -> None:
+    charged: list[str] = []
+
+    @app.task(retry=[0, 0, 0, 0])
+    async def charge(card: str) -> str:
+        charged.append(card)
+        return "x" * 320_000
+
+    call = charge.delay("4111")
+    await burst(jobs, app)
+    assert charged == ["4111"]
+    assert failure(call).message.startswith("it returned 320,002 bytes of JSON; the limit is 262,144")
+
+
 async def test_signed_calls_run_and_others_fail(queue: Queue, jobs: AsyncQueue, url: str) -> None:
     made = [App(queue.name, url=url, secret=secret) for secret in (None, "0123456789abcdef")]
     for one in made:
