@@ -195,18 +195,23 @@ async def test_a_result_that_does_not_fit_its_annotation_is_a_failure(app: App, 
     assert (await jobs.stats()).failed == 2, "the worker has noticed it, not only who waits"
 
 
-async def test_a_call_whose_result_is_too_large_to_be_kept_has_run_once(app: App, jobs: AsyncQueue) -> None:
+async def test_a_call_whose_result_is_too_large_or_cannot_be_passed_on_has_run_once(app: App, jobs: AsyncQueue) -> None:
     charged: list[str] = []
 
     @app.task(retry=[0, 0, 0, 0])
-    async def charge(card: str) -> str:
+    async def charge(card: str) -> Any:
         charged.append(card)
-        return "x" * 320_000
+        return "x" * 320_000 if card == "large" else 5
 
-    call = charge.delay("4111")
+    @app.task
+    async def tell(receipt: str) -> str:
+        return receipt
+
+    large, unfit = charge.delay("large"), charge.call("unfit").then(tell).delay()
     await burst(jobs, app)
-    assert charged == ["4111"]
-    assert failure(call).message.startswith("it returned 320,002 bytes of JSON; the limit is 262,144")
+    assert sorted(charged) == ["large", "unfit"]
+    assert failure(large).message.startswith("it returned 320,002 bytes of JSON; the limit is 262,144")
+    assert failure(unfit).message.startswith("what follows this call cannot be called: tell() cannot take")
 
 
 async def test_signed_calls_run_and_others_fail(queue: Queue, jobs: AsyncQueue, url: str) -> None:

@@ -81,6 +81,8 @@ async def test_a_page_with_a_link_too_long_among_good_ones_is_fetched_once(
 
 WRONG: dict[str, tuple[Any, str]] = {
     "a result too large": (Ack(result=b"x" * 262_145), "InvalidInput: a result of 262,145 bytes cannot be kept"),
+    "no result at all": (5, "WrongResult: "),
+    "no task among others": (Ack(put=[*lazily("a", 5)]), "InvalidInput: "),
     "no moment": (Ack(again_in=-1), "InvalidInput: again_in must be"),
     "what this queue refuses": (Ack(put=[Task("a", priority=1, improve=True)]), "InvalidInput: "),
     "no moment beside many links": (Ack(put=MANY, again_in=-1), "InvalidInput: again_in must be"),

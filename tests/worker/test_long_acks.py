@@ -201,9 +201,9 @@ async def test_a_task_that_finds_more_than_the_limit_fails_with_the_cure(
 
     queue.put("lazy", "list", "mapping")
     async with AsyncQueue(queue.name, url, timeout=5) as mine:
-        worker = Worker(mine, in_thread if threads else in_loop, burst=True, retry=[], signals=False)
+        worker = Worker(mine, in_thread if threads else in_loop, burst=True, retry=[0], signals=False)
         async with asyncio.timeout(20):
-            await worker.run()
+            assert (await worker.run()).failed == 3
     errors = {task: queue.inspect(task).error or "" for task in ("lazy", "list", "mapping")}
     for error in errors.values():
         assert "Ack(put=…) holds more than" in error
