@@ -467,9 +467,8 @@ class Program:
                 "one with .options(queue=…)"
             )
         queue = queues[0] if queues else self.queues.names[0]
-        on = chosen.get("on", "ended")
-        answers = yield from sender.putting_batch(name, queue, ready, last, on, keep, given is None)
-        results = [result_of(sender, *row) for row in zip(calls, ready, answers, strict=True)]
+        put = sender.putting_batch(name, queue, ready, last, chosen.get("on", "ended"), keep, given is None)
+        results = [result_of(sender, *row) for row in zip(calls, ready, (yield from put), strict=True)]
         return Batched(name, queue, results, None if then is None or last is None else result_of(sender, then, last))
 
     def _callback(self, then: FunctionCall[Any], ready: Sequence[Posted], name: str, is_new: bool) -> Posted:
