@@ -78,7 +78,7 @@ def test_the_end_of_a_chain_is_told_before_it_is_put(say: Say, post: Queue, url:
     assert say("result", "post", late, "--wait", "10ms").code == 5
     assert "`timeoutq inspect post w2` tells where it is" in say("result", "post", late).err
     why = say("why", "post", late)
-    assert "it is the end of a chain, and is put when 'w2' has returned, which is scheduled" in why.out + why.err
+    assert "it is put when 'w2' has returned, which is scheduled" in why.out + why.err
     post.cancel("w2", by="Ada")
     assert "call 'w2' failed: cancelled by Ada" in say("result", "post", late).err
 

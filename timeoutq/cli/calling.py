@@ -19,10 +19,9 @@ import typer
 from timeoutq.cli.command import Known, Moment, Seconds, Server, TaskName, Where, app, argument, command
 from timeoutq.cli.lines import Sink, iso, length, read_json, read_option
 from timeoutq.cli.saying import exit_unless, meant, refuse, stop
-from timeoutq.verbs.why import befores
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import LATE, NOTHING, USAGE
-from timeoutq.words.model import State, Task, text
+from timeoutq.words.model import State, Task, raw, text
 from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
@@ -67,10 +66,7 @@ def call_of(found: App, function: str, given: str | None, args: str | None, kwar
         by_name = read_option("--kwargs", kwargs, dict, "an object")
     if given is not None:
         read: Any = read_option("the arguments", given, (list, dict), "a list or an object")
-        if hasattr(read, "keys"):
-            by_name = read
-        else:
-            by_place = read
+        by_place, by_name = (by_place, read) if hasattr(read, "keys") else (read, by_name)
     chosen = {name: value for name, value in options.items() if value is not None}
     made: FunctionCall[Any] = known.options(**chosen).call(*by_place, **by_name)
     return made
@@ -135,20 +131,17 @@ def result(
 
     Exit 1 if the call has failed, has not ended, or left nothing that is known; 5 if it has not ended within --wait.
     """
-    from timeoutq.functions import outcomes
+    from timeoutq.functions import ids, outcomes
 
     until = None if wait is None else time.monotonic() + wait
-    for own in (*reversed(befores(task)), task):  # of a chain, each call is put when the one before it has returned
-        left = None if until is None else max(0.0, until - time.monotonic())
-        found = queue.results.look(own) if left is None else queue.results.wait(own, timeout=left)
-        ended = next(iter(found.values()), None)
+    for own, _ in ids.chain(raw(task)):  # each call of a chain is put when the one before it has returned
+        look, left = queue.results.look, None if until is None else max(0.0, until - time.monotonic())
+        ended = next(iter((look(own) if left is None else queue.results.wait(own, timeout=left)).values()), None)
         if ended is None or ended.state is State.FAILED:
             break
     if ended is None:
-        within = "" if wait is None else f" within {wait:g} s"
-        tells = f"`timeoutq inspect {queue.name} {shlex.quote(own)}` tells where it is"
-        words = f"call {task!r} has not ended{within}: {tells}"
-        stop(words, NOTHING if wait is None else LATE)
+        words = f"call {task!r} has not ended{'' if wait is None else f' within {wait:g} s'}: `timeoutq inspect "
+        stop(f"{words}{queue.name} {shlex.quote(text(own))}` tells where it is", NOTHING if wait is None else LATE)
     state = None if ended.state is None else str(ended.state)
     if ended.state is State.FAILED:
         failed = outcomes.read_failure(ended.result, ended.error)

@@ -267,11 +267,10 @@ class Intake:
         from w3lib.url import canonicalize_url
 
         for task in tasks:
-            if isinstance(task, Task) and isinstance(task.payload, Mapping) and "url" in task.payload:
-                continue  # the id is not what is fetched
+            elsewhere = isinstance(task, Task) and isinstance(task.payload, Mapping) and "url" in task.payload
             id = form = task.task if isinstance(task, Task) else text(task)
             # a mark in the fragment, as in #POST:1f0c…, is the spider's own
-            if "://" in id and ":" not in id.partition("#")[2]:
+            if "://" in id and ":" not in id.partition("#")[2] and not elsewhere:
                 with suppress(ValueError):  # what is no URL has no form
                     form = canonicalize_url(id)
             self.unlike += id != form

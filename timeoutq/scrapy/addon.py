@@ -21,8 +21,6 @@ from timeoutq.words.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 
-SCHEDULER = "timeoutq.scrapy.crawl.Crawl"
-SCRAPYS = "scrapy.core.scheduler.Scheduler"
 ABOVE_ALL = 100
 """The priority of the settings that the addon sets: above those of the project, the spider and the command line."""
 NEXT_TO_ENGINE, NEXT_TO_DOWNLOADER = -1_000_000, 1_000_000
@@ -58,7 +56,6 @@ class Addon:
             words = "scrapy %s looks at pages without timeoutq: no queue is opened, and no host is spared by one"
             telling.say(log, logging.INFO, words, looking)
             return
-        refuse_scheduler(settings)
         reactor = settings.get("TWISTED_REACTOR")
         if reactor not in (None, REACTOR):
             raise InvalidInput(
@@ -74,7 +71,7 @@ class Addon:
         def override(name: str, value: Any) -> None:
             settings.set(name, value, priority=ABOVE_ALL)
 
-        override("SCHEDULER", SCHEDULER)
+        override("SCHEDULER", plan.SCHEDULER)
         override("TWISTED_REACTOR", REACTOR)
         for name, part, place in (
             ("SPIDER_MIDDLEWARES", "SpiderSide", NEXT_TO_ENGINE),
@@ -88,15 +85,6 @@ class Addon:
         if settings.getint("CONCURRENT_REQUESTS_PER_IP") or not settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN"):
             override("CONCURRENT_REQUESTS_PER_IP", 0)
             override("CONCURRENT_REQUESTS_PER_DOMAIN", found.per_host)
-
-
-def refuse_scheduler(settings: BaseSettings) -> None:
-    """Raise `InvalidInput` if a project has set a scheduler of its own."""
-    scheduler = settings.get("SCHEDULER")
-    if scheduler not in (SCRAPYS, SCHEDULER):
-        raise InvalidInput(
-            f"SCHEDULER is {scheduler!r}, and the addon of timeoutq sets its own: remove the line from the settings"
-        )
 
 
 def _warn(words: str, *args: object) -> None:

@@ -19,6 +19,7 @@ from timeoutq.words.model import Politeness
 T = TypeVar("T")
 N = TypeVar("N", bound=float)
 
+SCHEDULER, SCRAPYS = "timeoutq.scrapy.crawl.Crawl", "scrapy.core.scheduler.Scheduler"
 LINE = 'ADDONS = {"timeoutq.scrapy.Addon": 100}'  # the setting that brings timeoutq into a project
 
 NAMES = (
@@ -58,6 +59,11 @@ def read(settings: BaseSettings, spider: object = None) -> Plan:
 
     Raises `InvalidInput`, which names the setting, for a value that cannot be used.
     """
+    scheduler = settings.get("SCHEDULER")
+    if scheduler not in (SCRAPYS, SCHEDULER):
+        raise InvalidInput(
+            f"SCHEDULER is {scheduler!r}, and the addon of timeoutq sets its own: remove the line from the settings"
+        )
     at_once = _read(settings.getint, "CONCURRENT_REQUESTS", "a whole number")
     usual = max(1, at_once) + max(4, at_once // 4)
     delay, per_host = _rules(settings, spider, at_once)

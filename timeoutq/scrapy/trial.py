@@ -17,7 +17,7 @@ from scrapy.settings import BaseSettings
 from scrapy.utils.project import get_project_settings
 
 from timeoutq.scrapy import plan, tasks
-from timeoutq.scrapy.addon import ABOVE_ALL, NEXT_TO_ENGINE, SCRAPYS, Addon, refuse_scheduler
+from timeoutq.scrapy.addon import ABOVE_ALL, NEXT_TO_ENGINE, Addon
 from timeoutq.scrapy.engine import REACTOR, Engine
 from timeoutq.scrapy.seeds import former_start
 from timeoutq.words.errors import InvalidInput
@@ -122,12 +122,11 @@ def judge(project: Path, spider: str, url: str, payload: Mapping[str, Any], argu
         names = ", ".join(sorted(process.spider_loader.list()))
         raise InvalidInput(f"the project has no spider {spider!r}; it has {names or 'none'}") from None
     crawler = process.create_crawler(kind)
-    for reads in (refuse_scheduler, plan.read):
-        try:
-            reads(crawler.settings)
-        except InvalidInput as refused:
-            found.refused.append(str(refused))
-    crawler.settings.set("SCHEDULER", SCRAPYS, priority=ABOVE_ALL)
+    try:
+        plan.read(crawler.settings)
+    except InvalidInput as refused:
+        found.refused.append(str(refused))
+    crawler.settings.set("SCHEDULER", plan.SCRAPYS, priority=ABOVE_ALL)
     process.crawl(crawler, **arguments)
     process.start()
     return found

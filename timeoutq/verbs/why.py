@@ -78,11 +78,12 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
         for other in forms(found.info.task):
             if (yield from sending.answer(talk, talk.operations.inspect(other))).state is not None:
                 return _reason(found, "unknown", f"it was never put, but {other!r} was", other)
-        for before in befores(found.info.task):
+        before = found.info.task
+        while ">" in before:  # a chain's later calls have the ids of the earlier ones in theirs
+            before = before.rpartition(">")[0]
             at = (yield from sending.answer(talk, talk.operations.inspect(before))).state
             if at not in (None, State.DONE):
-                what = f"it is the end of a chain, and is put when {before!r} has returned, which is {at}"
-                return _reason(found, "unknown", what, before)
+                return _reason(found, "unknown", f"it is put when {before!r} has returned, which is {at}", before)
         return _reason(found, "unknown", "no state holds it: it was never put, or it was forgotten or pruned later")
     code, message = judge(found)
     if code == "queued" and found.workers:
@@ -106,12 +107,6 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
                 message += f"; the worker says: {one.trouble}"
     lacking = (yield from _lacking(talk, found)) if code in MAY_LACK else None
     return _reason(found, code, message) if lacking is None else _reason(found, "no_function", lacking)
-
-
-def befores(task: str) -> list[str]:
-    """Give the ids of the calls that go before a call of a chain, the nearest first."""
-    parts = task.split(">")
-    return [">".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
 
 
 def idlers(talk: Talk, now: float) -> Flow[list[WorkerInfo]]:

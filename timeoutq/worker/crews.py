@@ -34,8 +34,7 @@ class Calling:
 
     def parts(self) -> tuple[Callable[[Lease], Any], Leases, dict[int, Run], Callable[[Lease], int], dict[str, object]]:
         """Give what a consumer needs for each task: the handler, `Leases`, its `running` and `key_of`, log fields."""
-        leases = self.leases
-        return self.call, leases, leases.running, leases.key_of, leases.log.fields()
+        return self.call, self.leases, self.leases.running, self.leases.key_of, self.leases.log.fields()
 
 
 class Crew(ABC):
@@ -121,8 +120,7 @@ class TaskCrew(Crew):
         super().__init__(callings, size, broken)
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._consumers: set[asyncio.Task[None]] = set()
-        self._left: set[asyncio.Task[None]] = set()
-        """Consumers that were left behind, because their handlers do not end."""
+        self._left: set[asyncio.Task[None]] = set()  # those that were left behind: their handlers do not end
         for _ in range(size):
             self._start()
 
