@@ -194,7 +194,7 @@ async def test_doctor_and_why_see_a_worker_that_claims_nothing_though_a_task_is_
             await until(lambda: any(known.trouble for known in queue.workers()))
             assert "claims" not in {finding.check for finding in examine(queue)}, "nothing is ready"
             queue.put("a")
-            found = next(finding for finding in examine(queue) if finding.check == "claims")
+            found = {finding.check: finding for finding in examine(queue)}["claims"]
             assert found.verdict == "yellow"
             said = f"worker {one.worker} claims nothing: it has no tasks, and has asked for none since "
             assert said in found.found
