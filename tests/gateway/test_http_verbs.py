@@ -196,6 +196,7 @@ def test_what_is_asked_wrongly_is_a_typed_problem(client: Client) -> None:
     refused(http.get(f"{home}/task"), 422, "bad-body")
     refused(http.get(f"{home}/task", params={"b64": "!"}), 422, "bad-body")
     refused(http.get(f"{home}/tasks", params={"state": "nowhere"}), 422, "bad-body")
+    refused(http.get(f"{home}/history", params={"by": "null"}), 422, "bad-body")
     refused(http.get(f"{home}/stats", params={"x": 1}), 422, "bad-body")
     refused(http.get(f"{client.web.base}/v1/no%20name/stats"), 404, "unknown-queue")
     refused(http.get(f"{client.web.base}/v1/nobody-has-put/stats"), 404, "unknown-queue")

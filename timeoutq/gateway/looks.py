@@ -123,9 +123,9 @@ async def queues(request: Request, *, after: str = "") -> dict[str, Any]:
     return {"queues": told, "after": served[LISTED - 1] if len(served) > LISTED else None}
 
 
-async def history(request: Request, *, by: Literal["minute", "hour"] | None = None) -> dict[str, Any]:
+async def history(request: Request, *, by: Literal["minute", "hour", ""] = "") -> dict[str, Any]:
     """Give the counters of the last twenty minutes; `?by=minute`, `?by=hour`: rows for a day, or for 90 days."""
-    return {"history": plain(await (request.queue.history() if by is None else request.queue.history(by=by)))}
+    return {"history": plain(await (request.queue.history(by=by) if by else request.queue.history()))}
 
 
 async def failures(request: Request, *, kind: str | None = None, cursor: Cursor = None, n: N = 100) -> dict[str, Any]:
