@@ -32,6 +32,17 @@ CHECKS = (
 has, so that some calls that are good by the schema are refused."""
 
 
+SETTINGS = """
+[parameters]
+"path.queue" = "crawl"
+
+[[operations]]
+include-path = "/v1/{queue}/purge"
+parameters = { "path.queue" = "purged" }
+"""
+"""A queue that was purged is unknown: no other route would get further than that."""
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedServer]:
     with EmbeddedServer(config={"requirepass": canary.PASSWORD}) as started:
@@ -41,7 +52,9 @@ def server() -> Iterator[EmbeddedServer]:
 @pytest.mark.skipif(ST is None, reason="no schemathesis on this machine: pipx install schemathesis")
 @pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing(url: str, tmp_path: Path) -> None:
-    (tmp_path / "schemathesis.toml").write_text('[parameters]\n"path.queue" = "crawl"\n')
+    (tmp_path / "schemathesis.toml").write_text(SETTINGS)
+    with Queue("purged", url) as purged:
+        purged.put("once")
     with Queue("crawl", url, timeout=1) as queue, TokenBook(url) as book, served(url, tmp_path) as gateway:
         queue.put([f"https://a.example/{i}" for i in range(100)])
         secret, _ = book.new("st", queues=["*"], allow=SCOPES)
@@ -55,4 +68,6 @@ def test_schemathesis_finds_nothing(url: str, tmp_path: Path) -> None:
         cases = re.search(r"(\d+) generated", done.stdout)
         assert cases is not None, done.stdout[-2000:]
         assert int(cases[1]) > 500
+        # purge itself: its queue is there once
+        assert "Missing test data: 1 operation " in done.stdout, done.stdout[-6000:]
         gateway.is_well()
