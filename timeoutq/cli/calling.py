@@ -134,6 +134,7 @@ def result(
     from timeoutq.functions import ids, outcomes
 
     until = None if wait is None else time.monotonic() + wait
+    own, ended = raw(task), None
     for own, _ in ids.chain(raw(task)):  # each call of a chain is put when the one before it has returned
         look, left = queue.results.look, None if until is None else max(0.0, until - time.monotonic())
         ended = next(iter((look(own) if left is None else queue.results.wait(own, timeout=left)).values()), None)

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -267,7 +267,7 @@ class Intake:
         from w3lib.url import canonicalize_url
 
         for task in tasks:
-            elsewhere = isinstance(task, Task) and isinstance(task.payload, Mapping) and "url" in task.payload
+            elsewhere = isinstance(task, Task) and hasattr(task.payload, "keys") and "url" in task.payload
             id = form = task.task if isinstance(task, Task) else text(task)
             # a mark in the fragment, as in #POST:1f0c…, is the spider's own
             if "://" in id and ":" not in id.partition("#")[2] and not elsewhere:
