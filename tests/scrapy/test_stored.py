@@ -82,9 +82,14 @@ def test_an_item_that_cannot_be_written_fails_its_page(queue: Queue, tmp_path: P
         assert result["reason"] == "timeoutq_error"
 
 
-def test_the_files_of_the_store_are_joined_and_a_folder_without_any_is_an_error(queue: Queue, tmp_path: Path) -> None:
-    (tmp_path / "web1-1.jsonl").write_text('{"task": null, "item": {"name": "a"}}\n')
-    assert joins(tmp_path) == (0, '{"name": "a"}\n', "")
+def test_the_files_of_the_store_are_joined_without_doubles_and_a_folder_without_any_is_an_error(
+    queue: Queue, tmp_path: Path
+) -> None:
+    (tmp_path / "web1-1.jsonl").write_text(
+        '{"task": null, "item": {"name": "a"}}\n{"task": "page", "fence": 7, "run": "1", "item": "of the killed one"}\n'
+    )
+    (tmp_path / "web1-2.jsonl").write_text('{"task": "page", "fence": 8, "run": "1", "item": "of the next one"}\n')
+    assert joins(tmp_path) == (0, '{"name": "a"}\n"of the next one"\n', "")
     code, out, err = joins(tmp_path / "items")
     assert (code, out) == (2, "")
     assert "items has no *.jsonl: is it the folder that TIMEOUTQ_ITEMS names?" in err
