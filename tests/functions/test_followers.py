@@ -13,7 +13,7 @@ import redis
 from tests.rig.calling import failure
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, Worker
+from timeoutq import AsyncQueue, InvalidInput, Queue, Worker
 from timeoutq.functions import App, Calls
 from timeoutq.functions.client import Sender
 
@@ -189,7 +189,10 @@ async def test_how_long_what_follows_keeps_a_second_one_out_is_said_where_it_fol
     shop: Shop, names: list[str], url: str, unique: Any, serves: str
 ) -> None:
     functions: Any = shop.app.functions
-    call = functions["charge"].options(id="c1").call(1).then(functions["bill"].options(unique=unique))
+    once = functions["bill"].options(unique=unique)
+    with pytest.raises(InvalidInput, match=r"bill\(\): unique= is about an id: give the function a key="):
+        once.call(1)
+    call = functions["charge"].options(id="c1").call(1).then(once)
     for _ in range(2):  # the second time is as if the worker had died between the put of what follows and its own ack
         call.delay()
         for some in [names] if serves == "both queues" else [names[:1], names[1:]]:

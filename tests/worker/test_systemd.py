@@ -115,6 +115,7 @@ def test_a_killed_main_process_leaves_no_task_behind_and_is_started_again(
     code = main.wait()
     service.died()
     assert service.is_started_again(code)
+    assert service.is_started_again(exit_codes.DIED)
     stats = queue.stats()
     assert (stats.done, stats.in_progress, stats.counters.get("released", 0)) == (8, 0, 0)
     queue.put("more")

@@ -15,6 +15,7 @@ from tenacity import stop_after_attempt, wait_none
 
 from tests.worker.working import until
 from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
+from timeoutq.worker import cleaner as cleaning
 
 
 @pytest.fixture
@@ -200,6 +201,20 @@ async def test_any_number_of_cleaners_take_a_task_back_once(url: str, queue: Que
     await asyncio.gather(*cleaners, return_exceptions=True)
     for one in queues:
         await one.close()
+
+
+async def test_the_ids_of_calls_on_an_idle_queue_are_cut_again_and_again_within_two_minutes(
+    jobs: AsyncQueue, queue: Queue, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cleaning.PRUNE_EVERY <= 60, "an id counts for the other minute"
+    monkeypatch.setattr(cleaning, "PRUNE_EVERY", 0.05)
+    calls, old = queue.operations.key("calls"), raw.time()[0] * 1000 - 61_000
+    cleaner = await sleeping(jobs, raw)
+    for _ in range(2):
+        raw.zadd(calls, {f"old{i}": old for i in range(9_000)})
+        await until(lambda: raw.zcount(calls, "-inf", old) == 0)
+    cleaner.cancel()
+    await asyncio.gather(cleaner, return_exceptions=True)
 
 
 async def test_a_lost_lease_cancels_the_handler_and_is_not_acked(
