@@ -20,11 +20,11 @@ HOPELESS = (USAGE, SERVER)
 WORKER = {
     DONE: "The queue is drained (--burst), or the worker was stopped by SIGTERM or SIGINT. "
     "With --no-supervise also: --max-tasks is reached.",
-    DIED: "The worker ended, but one of its processes died or was killed during the stop, or closing the lifespan "
+    DIED: "The command ended, but one of its processes died or was killed during the stop, or closing the lifespan "
     "raised an error. With --no-supervise also: an unexpected error.",
     USAGE: "Wrong usage: an option, the handler or the lifespan. Nothing is started again.",
-    SERVER: "The server refuses: a wrong password, missing rights, another schema, an unsafe eviction policy. "
-    "Nothing is started again.",
+    SERVER: "The server refuses: a wrong password, missing rights, data of another version of timeoutq, an unsafe "
+    "eviction policy. Nothing is started again.",
 }
 """What each exit code of `timeoutq worker` means."""
 
