@@ -146,7 +146,7 @@ def test_a_function_whose_results_nobody_keeps_may_return_anything(app: App) -> 
         ({"retries": 3}, "task() has no option retries=; it has "),
         ({"key": "send:{too}"}, "there is no parameter 'too'; there is to"),
         ({"key": 5}, "is neither True nor a text such as key='send:{path}'"),
-        ({"unique": "forever"}, "add key=, or, where it follows another call, write then(f.options(unique=…))"),
+        ({"unique": "forever"}, "unique= is about ids that a key makes: add key=, or, where it follows another call"),
         ({"limit": 3}, "limit= takes a Limit("),
         ({"queue": "other"}, "queue='other' is no queue of this app: one of mail"),
         ({"name": "a b"}, "'a b' is no name for a function"),

@@ -79,6 +79,8 @@ def test_the_end_of_a_chain_is_told_before_it_is_put(say: Say, post: Queue, url:
     assert "`timeoutq inspect post w2` tells where it is" in say("result", "post", late).err
     why = say("why", "post", late)
     assert "it is put when 'w2' has returned, which is scheduled" in why.out + why.err
+    assert "it was never put" in say("why", "post", ">w2").out + say("why", "post", ">w2").err
+    assert "nothing is known of what call '>w2' returned" in say("result", "post", ">w2").err
     post.cancel("w2", by="Ada")
     assert "call 'w2' failed: cancelled by Ada" in say("result", "post", late).err
 

@@ -91,8 +91,8 @@ def following(parent: bytes, function: str) -> bytes:
 
 def chain(id: bytes) -> list[tuple[bytes, str]]:
     """Give the ids of the calls of a chain, this one the last, each with its function, which is empty for the first."""
-    parts = id.split(b">")
-    return [(b">".join(parts[:n]), text(parts[n - 1]) if n > 1 else "") for n in range(1, len(parts) + 1)]
+    cut = id.split(b">")
+    return [(b">".join(cut[:n]), text(cut[n - 1]) if n > 1 else "") for n in range(1 + (not cut[0]), len(cut) + 1)]
 
 
 def without_tick(id: bytes) -> bytes | None:

@@ -79,8 +79,7 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
             if (yield from sending.answer(talk, talk.operations.inspect(other))).state is not None:
                 return _reason(found, "unknown", f"it was never put, but {other!r} was", other)
         before = found.info.task
-        while ">" in before:  # a chain's later calls have the ids of the earlier ones in theirs
-            before = before.rpartition(">")[0]
+        while before := before.rpartition(">")[0]:  # a chain's later calls have the ids of the earlier ones in theirs
             at = (yield from sending.answer(talk, talk.operations.inspect(before))).state
             if at not in (None, State.DONE):
                 return _reason(found, "unknown", f"it is put when {before!r} has returned, which is {at}", before)
