@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import redis
 
-from tests.rig.library import library_of
+from tests.rig.library import ROOT, library_of
 from tests.rig.servers import binary_of
 from timeoutq.server import scripts
 from timeoutq.server.embedded import EmbeddedServer
@@ -73,6 +76,15 @@ ONE = ("put", "claim", "extend", "ack")
 ROWS = (*ONE, "sum of one", "empty claim", "claim of 100", "ack of 100")
 
 
+SCRIPTS = "b3b43a1"
+"""The last commit whose verbs were scripts, called by EVALSHA."""
+
+READ_SCRIPTS = """
+import json, timeoutq.scripts as scripts
+print(json.dumps({verb: [scripts.script(verb).keys, scripts.script(verb).text] for verb in VERBS}))
+"""
+
+
 class Side:
     """A server with one library, and calls of it in a pipeline."""
 
@@ -81,14 +93,20 @@ class Side:
         self.client.function_load(text, replace=True)
         self._name = name
 
+    def head(self, verb: str) -> list[Any]:
+        return ["FCALL", f"{self._name}_{verb}", 2, "timeoutq:{q}:meta", "timeoutq:{q}:lock:"]
+
     def timed(self, verb: str, calls: Sequence[Sequence[Any]]) -> tuple[float, list[Any]]:
         """Give the server's µs of a call, and the replies."""
         self.client.config_resetstat()
         with self.client.pipeline(transaction=False) as pipe:
             for args in calls:
-                pipe.fcall(f"{self._name}_{verb}", 2, "timeoutq:{q}:meta", "timeoutq:{q}:lock:", *args)
+                pipe.execute_command(*self.head(verb), *args)
             replies = pipe.execute()
-        return self.client.info("commandstats")["cmdstat_fcall"]["usec"] / len(calls), replies
+        told = self.client.info("commandstats")
+        return sum(told.get(f"cmdstat_{how}", {"usec": 0})["usec"] for how in ("fcall", "evalsha")) / len(
+            calls
+        ), replies
 
     def round(self, n: int) -> dict[str, float]:
         """Bring `n` tasks through a queue one by one, and as many in hundreds; give the server's µs of each call."""
@@ -110,22 +128,46 @@ class Side:
         return found
 
 
+class Scripts(Side):
+    """A server with the scripts of before, which are called by EVALSHA."""
+
+    def __init__(self, url: str, texts: dict[str, tuple[list[str], str]]) -> None:
+        self.client = redis.Redis.from_url(url, protocol=2)
+        self._known = {verb: (self.client.script_load(text), keys) for verb, (keys, text) in texts.items()}
+
+    def head(self, verb: str) -> list[Any]:
+        sha, keys = self._known[verb]
+        return ["EVALSHA", sha, len(keys), *(f"timeoutq:{{q}}:{'lock:' if key == 'lock' else key}" for key in keys)]
+
+
+def scripts_of(commit: str) -> dict[str, tuple[list[str], str]]:
+    with TemporaryDirectory() as folder:
+        tree = subprocess.run(["git", "archive", commit, "timeoutq"], cwd=ROOT, check=True, capture_output=True).stdout
+        subprocess.run(["tar", "-x", "-C", folder], input=tree, check=True)
+        code = READ_SCRIPTS.replace("VERBS", repr(ONE))
+        told = subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, text=True)
+    return dict(json.loads(told.stdout))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--against", default="HEAD", metavar="COMMIT", help="the commit whose library runs beside")
+    parser.add_argument(
+        "--against", metavar="COMMIT", help=f"the commit whose library runs beside (scripts of {SCRIPTS})"
+    )
     parser.add_argument("--tasks", type=int, default=2000, help="how many tasks in a round, in hundreds")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--server", choices=["valkey", "redis", "both"], default="both")
     given = parser.parse_args()
     ours = scripts.NAME, scripts.library()
-    sides = {"before": library_of(given.against), "library": ours, "again": ours, "floor": ("floor", FLOOR)}
+    before = library_of(given.against) if given.against else scripts_of(SCRIPTS)
+    sides = {"before": before, "library": ours, "again": ours, "floor": ("floor", FLOOR)}
     for kind in ("valkey", "redis") if given.server == "both" else (given.server,):
         seen: dict[str, dict[str, list[float]]] = {name: {row: [] for row in ROWS} for name in sides}
         for _ in range(given.rounds):
-            for name, (prefix, text) in sides.items():
+            for name, how in sides.items():
                 # a server of its own, so that no side has the memory of another
                 with EmbeddedServer(binary=binary_of(kind)) as server:
-                    side = Side(server.url, prefix, text)
+                    side = Scripts(server.url, how) if isinstance(how, dict) else Side(server.url, *how)
                     side.round(200)
                     for row, micros in side.round(given.tasks).items():
                         seen[name][row].append(micros)
