@@ -18,6 +18,7 @@ from tests.rig.terminal import on_a_terminal
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs.sending import answers
 
 __all__ = ["say", "server"]
 
@@ -83,6 +84,19 @@ def test_retry_all_and_requeue_leave_what_somebody_has_cancelled(say: Say, queue
     assert say("requeue", name, "--from", "failed", "--cancelled").out == "1 put back\n"
     say("cancel", name, "sent by mistake")
     assert say("retry", name, "--all", "--cancelled").out == "1 retried\n"
+
+
+def test_retry_all_and_requeue_leave_calls_that_have_expired(say: Say, queue: Queue) -> None:
+    name = queue.name
+    queue.put("a")
+    queue.run(answers(queue.talk, queue.operations.fail(queue.claim(1), [-1], [b"expired: it was to begin earlier"])))
+    assert "calls expired" in say("status", name).out
+    assert say("retry", name, "--all").out == "0 retried\n"
+    assert say("requeue", name, "--from", "failed").code == 1
+    assert say("requeue", name, "--from", "failed", "--expired").out == "1 put back\n"
+    queue.run(answers(queue.talk, queue.operations.fail(queue.claim(1), [-1], [b"expired: it was to begin earlier"])))
+    assert say("retry", name, "a", "--expired").code == 2
+    assert say("retry", name, "--all", "--expired").out == "1 retried\n"
 
 
 def test_put_reads_files_and_pipes(say: Say, queue: Queue, tmp_path: Path) -> None:

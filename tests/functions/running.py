@@ -35,7 +35,7 @@ def _end(app: App, queue: Any, lease: Lease) -> str:
         kept = Kept(outcomes.failure(error), HOUR_MS)
         _run(queue, queue.operations.fail([lease], [-1], [f"ValueError: {error}".encode()], results={0: kept}))
         return lease.task
-    following = app.follow(opened, queue.name, id, outcomes.encode(value, opened.definition.returns))
+    following = app.follow(opened, queue.name, id, outcomes.encode(value, opened.definition.returns), lease.deadline)
     if following is not None:
         app.sender.do(app.sender.putting([following]))
         _run(queue, queue.operations.ack([lease], bare=[0]))

@@ -263,13 +263,13 @@ def test_the_call_that_follows_has_the_result_as_its_first_argument(app: App, ou
 
     chain = fetch.call("abc").then(parse, factor=5).then(show, "x", "y").delay()
     (first,) = outbox.puts[0]
-    second = app.follow(app.open(first.payload, first.queue, first.id), first.queue, first.id, b"[3]")
+    second = app.follow(app.open(first.payload, first.queue, first.id), first.queue, first.id, b"[3]", now=0)
     assert second is not None
     assert (second.id, carried_out(app, second)) == (first.id + b">parse", 15)
-    third = app.follow(app.open(second.payload, second.queue, second.id), second.queue, second.id, b"15")
+    third = app.follow(app.open(second.payload, second.queue, second.id), second.queue, second.id, b"15", now=0)
     assert third is not None
     assert (third.id.decode(), carried_out(app, third)) == (chain.id, "15 ('x', 'y')")
-    assert app.follow(app.open(third.payload, third.queue, third.id), third.queue, third.id, b'"x"') is None
+    assert app.follow(app.open(third.payload, third.queue, third.id), third.queue, third.id, b'"x"', now=0) is None
 
 
 # ---- the room

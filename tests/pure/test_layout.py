@@ -33,20 +33,20 @@ def dotted(path: Path) -> str:
 ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
-    "cli": 4320,
+    "cli": 4330,
     "client": 3920,
-    "functions": 3860,
+    "functions": 3980,
     "gateway": 6050,
-    "lua": 4800,
+    "lua": 4815,
     "rooms": 2920,
     "scrapy": 2370,
     "server": 3220,
     "testing": 670,
     "urls": 1140,
-    "verbs": 2810,
+    "verbs": 2830,
     "watch": 3640,
     "words": 2380,
-    "worker": 5870,
+    "worker": 5885,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
 

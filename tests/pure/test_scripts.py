@@ -109,7 +109,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "dca9aa922f5ffc96cb0d9e16056695fd7e83e1d5e40385e6527f858fc8193845"}
+REVISIONS = {1: "76f1254b2d12376653261ada645d5848c5de53cdccbb75c48f5efa832d5004ba"}
 """The digest of the text of each revision."""
 
 

@@ -404,7 +404,7 @@ class _Judge:
     def judge_counters(self) -> None:
         count = self.after.counters
         of = count.get
-        ended = {what: of(what, 0) for what in ("acked", "failed", "released", "expired", "crashed")}
+        ended = {what: of(what, 0) for what in ("acked", "failed", "released", "expired", "crashed", "calls_expired")}
         if of("claimed", 0) != sum(ended.values()):
             self.blame("counters", f"{of('claimed', 0)} leases were given, but {ended} do not explain their ends")
         again = self.causes["struck"] + self.causes["fault"] + self.causes["stalled"]

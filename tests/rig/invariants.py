@@ -190,10 +190,12 @@ def check_counters(client: Any, key: str, known: int, working: int) -> None:
     count = {name.decode(): int(value) for name, value in client.hgetall(key + "stats").items()}
     of = count.get
     # a task that left: forgotten, pruned, or done and not kept; one that was put `again` is counted once more
-    gone = sum(of(what, 0) for what in ("forgotten", "pruned", "acked", "pulled", "gave_up", "cancelled"))
+    gone = sum(
+        of(what, 0) for what in ("forgotten", "pruned", "acked", "pulled", "gave_up", "cancelled", "calls_expired")
+    )
     came = of("put", 0) + of("adopted", 0)
     assert of("put", 0) - gone <= known <= came, f"I2: {known} tasks are known, but the counters say {count}"
-    ended = sum(of(what, 0) for what in ("acked", "failed", "released", "expired", "crashed"))
+    ended = sum(of(what, 0) for what in ("acked", "failed", "released", "expired", "crashed", "calls_expired"))
     open_leases = of("claimed", 0) + of("adopted", 0) - ended - working
     assert 0 <= open_leases <= of("forgotten", 0), (
         f"I7: {open_leases} leases ended without a cause; {working} are held and the counters say {count}"

@@ -17,6 +17,8 @@ def kind_of(task: bytes, line: bytes | None) -> bytes:
     text = (found[1] if found else b"")[:300]
     if text.startswith(b"cancelled by "):
         return b"cancelled"
+    if text.startswith(b"expired: "):
+        return b"expired"
     leased = text.find(b"; it was leased to ")
     if leased >= 0:
         text = text[:leased] + b")"

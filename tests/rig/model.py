@@ -774,7 +774,7 @@ class Model(HostModel, BatchModel):
         if not self.marks.keys() <= self.in_progress:
             found.append(f"marked, and not in progress: {self.marks.keys() - self.in_progress}")
         count = self.counters
-        ended = sum(count[what] for what in ("acked", "failed", "released", "expired", "crashed"))
+        ended = sum(count[what] for what in ("acked", "failed", "released", "expired", "crashed", "calls_expired"))
         if not 0 <= count["claimed"] - ended - len(self.in_progress) <= count["forgotten"]:
             found.append(f"I7: leases ended without a cause: {dict(count)}, {len(self.in_progress)} are held")
         left = count["forgotten"] + (0 if self.keeps_done else count["acked"] - count["again"] + count["pulled"])

@@ -85,6 +85,7 @@ def call(
     queue: Annotated[str | None, "QUEUE: Another queue of the app."] = None,
     at: Annotated[Moment | None, "Unix seconds, or ISO 8601 with a zone."] = None,
     after: Annotated[Seconds | None, "How long from now."] = None,
+    expires: Annotated[Seconds | None, "If it has not begun so long after it is ready, it never begins."] = None,
     rerun: Annotated[bool, "If the call is in progress, it runs once more, with these arguments."] = False,
     keep_result: Annotated[Seconds | None, "For how long the result is kept."] = None,
     wait: Annotated[Seconds | None, "How long to wait for the result, which is printed then."] = None,
@@ -98,6 +99,7 @@ def call(
     if wait is not None and keep_result is None:
         keep_result = Seconds(3600)  # whoever waits wants None, too
     options = {"id": id, "queue": queue, "at": at, "after": after, "keep_result": keep_result, "rerun": rerun or None}
+    options["expires"] = expires
     with opened_app(path, server.address()) as found:
         put = found.post(call_of(found, function, given, args, kwargs, **options))
         if wait is None:
@@ -307,7 +309,8 @@ def set_(
     missed: Annotated[
         str, "last|all|none: Which ticks that nobody put in time are put late; all needs --overlap."
     ] = "last",
-    grace: Annotated[Seconds | None, "A tick that is later than this is not put."] = None,
+    grace: Annotated[Seconds | None, "A tick that is later than this is not put, and its call does not begin."] = None,
+    expires: Annotated[Seconds | None, "With an app: a call that has not begun by then never begins."] = None,
     overlap: Annotated[bool, "Each tick has an id of its own."] = False,
     payload: Annotated[str | None, "JSON: The payload of the task."] = None,
     args: Args = None, kwargs: Kwargs = None, server: Server, out: Sink,
@@ -319,10 +322,11 @@ def set_(
             raise InvalidInput("with an app, name the function behind the schedule, and give --args and --kwargs")
         with opened_app(where, server.address()) as found:
             call = call_of(found, what, None, args, kwargs)
-            out.each(COLUMNS, [found.schedules.set(name, call, **how)], _row)
+            out.each(COLUMNS, [found.schedules.set(name, call, expires=expires, **how)], _row)
         return
     words = "--args and --kwargs are for calls of functions: name MODULE:APP in the place of the queue"
     refuse(args is not None or kwargs is not None, words)
+    refuse(expires is not None, "--expires is for calls of functions: name MODULE:APP in the place of the queue")
     with server.open(where) as opened:
         task = Task(name if what is None else what, None if payload is None else read_option("--payload", payload))
         out.each(COLUMNS, [opened.schedules.set(name, task, **how)], _row)

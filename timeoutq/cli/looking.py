@@ -110,8 +110,9 @@ def _lines(seen: Snapshot) -> Iterator[Sequence[Any]]:
         yield "keep-done", "compact"
     for name, per_second in rates(seen.history).items():
         yield f"{name}/s", f"{per_second:.2f}"
-    if reruns := stats.counters.get("reruns"):
-        yield "reruns", reruns
+    for name in ("reruns", "calls_expired"):
+        if count := stats.counters.get(name):
+            yield name.replace("_", " "), count
     yield "ready tasks since", iso(stats.todos_since)
     if ran is not None:  # seconds
         yield "handlers ran", ran.count, f"{ran.p50:.4g}", f"{ran.p95:.4g}", f"{ran.max:.4g}"

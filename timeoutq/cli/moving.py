@@ -74,17 +74,19 @@ def requeue(
     source: Annotated[Ended, typer.Option("--from", help="The state in which the tasks are now.", show_default=False)],
     match: Annotated[str | None, "GLOB: Only ids that match; * ? [a-z] as in Redis."] = None,
     cancelled: Annotated[bool, "With --from failed: those that were cancelled, too."] = False,
+    expired: Annotated[bool, "With --from failed: calls that have expired, too."] = False,
     dry_run: Annotated[bool, "Only count the tasks."] = False, yes: Yes = False, *, out: Sink,
 ) -> None:  # fmt: skip
     """Put done or failed tasks back into todos, with a clean record. Asks if there are more than 1,000.
 
-    Tasks that somebody has cancelled stay in failed. Exit 1 when no task matches.
+    Tasks that somebody has cancelled, and calls that have expired, stay in failed. Exit 1 when no task matches.
     """
     from timeoutq.client.shards import talks_of
     from timeoutq.verbs import flows
     from timeoutq.watch import transfer
 
     state, pattern = State(source.value), None if match is None else raw(match)
+    left = [name for name, chosen in (("cancelled", cancelled), ("expired", expired)) if not chosen]
     matched = looked = moved = 0
     if not (dry_run or yes) and transfer.size(queue, state) > MANY:
         some = transfer.once(transfer.scan(queue, state, pattern))
@@ -96,8 +98,8 @@ def requeue(
         for talk in talks_of(queue):
             for batch in transfer.once(transfer.scan(queue, state, pattern, [talk])):
                 looked += len(batch)
-                if state is State.FAILED and not cancelled:
-                    batch = queue.run(flows.uncancelled(talk, batch))
+                if state is State.FAILED and left:
+                    batch = queue.run(flows.without(talk, batch, left))
                 matched += len(batch)
                 if batch and not dry_run:
                     moved += transfer.put_again(queue, talk, batch)

@@ -34,8 +34,9 @@ Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of 
 @command()
 def retry(
     queue: Name, tasks: Ids = None,
-    everything: Annotated[bool, "--all: Retry all failed tasks but cancelled ones."] = False,
-    cancelled: Annotated[bool, "With --all: those that were cancelled, too."] = False, *, server: Server, out: Sink,
+    everything: Annotated[bool, "--all: Retry all failed tasks but cancelled and expired ones."] = False,
+    cancelled: Annotated[bool, "With --all: those that were cancelled, too."] = False,
+    expired: Annotated[bool, "With --all: calls that have expired, too."] = False, *, server: Server, out: Sink,
 ) -> None:  # fmt: skip
     """Make failed tasks ready again, with a clean record; exit 1 when no task was failed.
 
@@ -43,10 +44,12 @@ def retry(
     prints the number of retried tasks. For some of the failed tasks: timeoutq requeue QUEUE --from failed --match GLOB.
     """
     refuse(bool(tasks) == everything, "name failed tasks, or give --all")
-    refuse(cancelled and not everything, "--cancelled goes with --all: tasks that are named are retried in any case")
+    for option, is_given in (("--cancelled", cancelled), ("--expired", expired)):
+        words = f"{option} goes with --all: tasks that are named are retried in any case"
+        refuse(is_given and not everything, words)
     with server.known(queue) as opened:
         if everything:
-            moved = opened.retry_failed(all=True, cancelled=cancelled)
+            moved = opened.retry_failed(all=True, cancelled=cancelled, expired=expired)
             out.answer({"retried": moved}, f"{moved} retried")
         else:
             outcome = opened.run(opened.flows.retrial((tasks or [],)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from heapq import nlargest
 from itertools import chain
 from operator import attrgetter
@@ -248,7 +249,7 @@ class QueueFlows:
         leases = arguments.leases(lease)
         waits = _retries(self.talk.terms, leases, error, retry_in, give_up)
         text, trace = arguments.error_text(error), tracebacks.trace(error)
-        if text.startswith(b"cancelled by "):
+        if text.startswith(tuple(flows.LEFT.values())):
             text = b"failed: " + text  # else it would be read as the word of somebody who has cancelled the task
 
         def build(talk: Talk, at: Sequence[int]) -> list[Call[Outcome]]:
@@ -304,19 +305,23 @@ class QueueFlows:
 
     # ---- the operator's
 
-    def retry_failed(self, *tasks: Tasks, all: bool = False, cancelled: bool = False) -> Flow[int]:
+    def retry_failed(
+        self, *tasks: Tasks, all: bool = False, cancelled: bool = False, expired: bool = False
+    ) -> Flow[int]:
         """Make failed tasks ready again with a clean record: these, or with `all` every failed task; give their number.
 
-        Of all, those that somebody has cancelled stay where they are, but for `cancelled=True`.
+        Of all, those that somebody has cancelled stay where they are, but for `cancelled=True`, and so do calls that
+        have expired, but for `expired=True`.
         Raises `InvalidInput` when no tasks are named and `all` is not given, and when both are.
         """
-        with_cancelled = arguments.flag(cancelled, "cancelled")
+        chosen = {"cancelled": arguments.flag(cancelled, "cancelled"), "expired": arguments.flag(expired, "expired")}
+        left = [name for name, is_chosen in chosen.items() if not is_chosen]
         if arguments.flag(all, "all"):
             if tasks:
                 raise InvalidInput("retry_failed() takes tasks or all=True, not both")
-            return self._each(flows.retry_all if with_cancelled else flows.retry_uncancelled, sum)
-        if with_cancelled:
-            raise InvalidInput("cancelled=True goes with all=True: tasks that are named are retried in any case")
+            return self._each(partial(flows.retry_but, left=left) if left else flows.retry_all, sum)
+        for name in chosen.keys() - left:
+            raise InvalidInput(f"{name}=True goes with all=True: tasks that are named are retried in any case")
         if not tasks:
             raise InvalidInput("retry_failed() was given no tasks: pass all=True to retry all failed tasks")
         return flows.retried(self.retrial(tasks))

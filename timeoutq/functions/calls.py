@@ -67,6 +67,11 @@ class FunctionCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # not
     following: tuple[tuple[Step, Definition], ...] = ()
 
     @property
+    def expires(self) -> bool:
+        """Whether there is a time by which it must have begun."""
+        return self.settings.expires is not None or self.chosen.expires is not None
+
+    @property
     def function(self) -> str:
         """The name of the function."""
         return self.definition.name
@@ -110,12 +115,13 @@ class FunctionCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # not
 
 def posted(
     call: FunctionCall[Any], secrets: Secrets, trace: Any = None, *, place: tuple[str, int] | None = None,
-    **options: Any,
+    now: float | None = None, **options: Any,
 ) -> Posted:  # fmt: skip
     """Decide everything about a call that is put now; `options` are told to the worker besides those chosen.
 
     `trace` is what `tracing.api` gives: with it, the call is a part of a trace. `place` is the name of a batch and the
-    place of the call there, which make its id if nobody has chosen one. Raises `CallTooLarge`.
+    place of the call there, which make its id if nobody has chosen one. `now` is what the server's clock shows, for a
+    call that `expires`. Raises `CallTooLarge`, and `InvalidInput` for a time that is over.
     """
     chosen, settings, function = call.chosen, call.settings, call.function
     is_named, id = chosen.id is not None or call.key is not None, chosen.id
@@ -127,6 +133,8 @@ def posted(
     then = [step for step, _ in call.following]
     if then and is_named:
         options["again"] = True
+    if now is not None:
+        options |= {"expires": chosen.until(settings.expires, now), "lasts": None}
     travels = msgspec.structs.replace(chosen.travelling, **options) if options else chosen.travelling
     letter = Letter(function, call.arguments, travels, then, None, tracing.made(trace, function, settings.queue, id))
     payload = seal(letter, settings.queue, id, secrets)
@@ -201,7 +209,8 @@ class TaskFunction(OfApp, Generic[P, R]):
         keeps other calls away, `retry` a list of seconds to wait, `max_runtime` the most seconds of a run, and
         `keep_result` for how many seconds the result is kept: these travel with the call. `priority` is -1000 to 1000,
         on a polite queue. `queue` is another queue of the app. With `rerun=True`, the newest arguments of an id are run
-        last: a call that is in progress runs once more, with these arguments.
+        last: a call that is in progress runs once more, with these arguments. A call that has not begun `expires`
+        seconds after it is ready, or by a datetime with a time zone, never begins.
         Raises `InvalidInput`, which names the option; `unique` without an id or a key is refused when the call is made.
         """
         chosen = options.chosen(self.home.queues, self.chosen, given)
@@ -346,8 +355,9 @@ class Program:
         `name` is what calls carry (the function's own name if left out), `queue` the queue that they go to. `retry`,
         `max_runtime` and `keep_result` are as for the app. `key` makes ids of arguments, so that two callers make one
         call: a template such as "thumb:{path}", or True for all arguments; `unique` says how long such an id keeps
-        others away ("active" if left out). `limit` says how many calls run at once. `cron` (with `tz`) or `every` calls
-        the function by itself, without arguments; `times`, `missed`, `grace` and `overlap` belong to these.
+        others away ("active" if left out). `limit` says how many calls run at once. `expires` is in how many seconds a
+        call must begin once it is ready; later, it never begins. `cron` (with `tz`) or `every` calls the function by
+        itself, without arguments; `times`, `missed`, `grace` and `overlap` belong to these.
         Raises `BadFunction` for a function that cannot be a task, `InvalidInput` for options.
         """
         return Decorator(self, {})
@@ -412,9 +422,15 @@ class Program:
 
     def _putting(self, many: Sequence[FunctionCall[Any]]) -> Steps[list[Result[Any]]]:
         sender, trace = self.sender, tracing.api()
-        ready = [posted(self._own(call), self.secrets, trace) for call in many]
+        times = yield from self._times([self._own(call) for call in many])
+        ready = [posted(call, self.secrets, trace, now=times(call)) for call in many]
         answers = yield from sender.putting(ready)
         return [result_of(sender, *row) for row in zip(many, ready, answers, strict=True)]
+
+    def _times(self, many: Sequence[FunctionCall[Any]]) -> Steps[Callable[[FunctionCall[Any]], float | None]]:
+        """Ask for the time, if some of these calls expire; give what tells it of each that does."""
+        times = yield from self.sender.times(call.settings.queue for call in many if call.expires)
+        return lambda call: times[call.settings.queue] if call.expires else None
 
     @overload
     def batch(self, many: Many, /, then: FunctionCall[R], **how: Unpack[BatchOptions]) -> Batched[R]: ...
@@ -457,8 +473,11 @@ class Program:
                 "itself: put the first calls of chains alone, or let a function call the others"
             )
         places = [None if given is None else (name, at) for at in range(len(calls))]
-        trace = tracing.api()
-        ready = [posted(call, self.secrets, trace, place=place) for call, place in zip(calls, places, strict=True)]
+        trace, times = tracing.api(), (yield from self._times(calls))
+        ready = [
+            posted(call, self.secrets, trace, place=place, now=times(call))
+            for call, place in zip(calls, places, strict=True)
+        ]
         last = None if then is None else self._callback(then, ready, name, given is None)
         queues = sorted({call.queue for call in [*ready, *([] if last is None else [last])]})
         if len(queues) > 1:
@@ -474,7 +493,7 @@ class Program:
     def _callback(self, then: FunctionCall[Any], ready: Sequence[Posted], name: str, is_new: bool) -> Posted:
         """Decide everything about the callback of a batch."""
         why = "the callback of a batch is put once, when it has ended"
-        self._own(then).chosen.refuse(("at", "after", "rerun"), why)
+        self._own(then).chosen.refuse(("at", "after", "rerun", "expires"), why)
         # whoever puts the batch again seals it with the same callback: it has no trace of its own
         place, trace = (None, tracing.api()) if is_new else ((name, len(ready)), None)
         return posted(then, self.secrets, trace, place=place, batch=name, order=_order(ready))
@@ -539,8 +558,8 @@ class Program:
             function=name,
         )
 
-    def follow(self, opened: Opened, queue: str, id: bytes, result: bytes) -> Posted | None:
-        """Give the call that follows a call which has ended with a result, as JSON; None if none follows."""
+    def follow(self, opened: Opened, queue: str, id: bytes, result: bytes, now: float) -> Posted | None:
+        """Give the call that follows a call which has ended `now` with a result, as JSON; None if none follows."""
         if not opened.then:
             return None
         step, rest = opened.then[0], opened.then[1:]
@@ -551,6 +570,9 @@ class Program:
         own, target = ids.following(id, step.f), settings.queue
         again = opened.options.again
         travels = msgspec.structs.replace(step.options, again=True) if again and rest else step.options
+        lasts = step.options.lasts or settings.expires
+        if lasts is not None and step.options.expires is None:
+            travels = msgspec.structs.replace(travels, expires=now + lasts, lasts=None)
         letter = Letter(step.f, found, travels, rest, trace=tracing.made(tracing.api(), step.f, target, own))
         # otherwise an id in done keeps the call away, for as long as it is there
         blocks: Any = "active" if (step.options.unique or settings.unique) == "active" else None

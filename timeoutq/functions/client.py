@@ -6,7 +6,7 @@ import asyncio
 import math
 import shlex
 import time
-from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -177,6 +177,15 @@ class Sender:
         last = None if then is None else _tasks([then])
         yield queue, lambda opened: opened.run(opened.flows.batches.seal(name, last, on=on, keep=keep))
         return [None if text(call.id) in there else next(answers) for call in calls]
+
+    def times(self, queues: Iterable[str]) -> Steps[dict[str, float]]:
+        """Ask what the clocks of the servers of these queues show, Unix seconds."""
+        from timeoutq.verbs import sending  # a program that only defines functions needs no client
+
+        found: dict[str, float] = {}
+        for queue in set(queues):
+            found[queue] = yield queue, lambda opened: opened.run(sending.time_of(opened.flows.talk))
+        return found
 
     def _declaring(self, calls: Sequence[Posted]) -> Steps[None]:
         """Declare the limits of calls."""

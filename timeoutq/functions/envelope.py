@@ -5,12 +5,13 @@
 `v` is the version of this form, `f` the function, `a` and `k` the arguments by place and by name; all but `v` and `f`
 may be left out. `o` holds options for this call alone, `t` the calls that follow it, each with `f`, `a`, `k` and `o`,
 `w` the time of the tick, in ms, if a schedule has put the call, and `p` the trace (`traceparent` of W3C Trace Context).
-Fields that a reader does not know are ignored: a field without which a call must not be run makes a higher `v`.
+`x`, which is true, says that the call has expired: if somebody retries it, it runs, however late. Fields that a reader
+does not know are ignored: a field without which a call must not be run makes a higher `v`.
 
 The signature `s` is eight hex digits that name the secret, a dot, and HMAC-SHA256 in hex, over a fixed text and, each
 behind its length in eight bytes, the queue, the id, `f`, and the JSON of `a`, `k`, `o` and `t` as they stand in the
 payload (`[]`, `{}`, `{}` and `[]` if left out). Only if `o` holds `"ticks":true`, the id may also end in `@` and digits
-that are not signed: so the calls of a schedule that overlap share one payload. Neither `w` nor `p` is signed.
+that are not signed: so the calls of a schedule that overlap share one payload. `w`, `p` and `x` are not signed.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of each call of that batch, its place among the batch's tasks, from 0; None: both stand in the same order."""
     again: bool = False
     """Whether somebody has chosen the id of this call, or a key has: it may be put again, and what follows it, too."""
+    expires: _SomeSeconds | None = None  # Unix time: a run that has not begun by then never begins
+    lasts: _SomeSeconds | None = None
+    """Seconds in which a run must begin, from the tick, or from when the call before this one has returned."""
     ticks: bool = False  # whether a schedule puts this call under ids that end in `@` and the time of a tick
 
 
@@ -89,6 +93,7 @@ class _Payload(msgspec.Struct):
     t: msgspec.Raw = _EMPTY_LIST
     s: str | None = None
     w: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)] | None = None
+    x: bool = False
 
 
 class _Version(msgspec.Struct):
@@ -237,6 +242,8 @@ def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
         chosen, then = _OPTIONS.decode(found.o), _STEPS.decode(found.t)
     except Exception as error:
         raise NotACall(f"the call of task {_task(id)} has odd options: {error_words(error)}") from error
+    if found.x:
+        chosen = msgspec.structs.replace(chosen, expires=None, lasts=None)
     return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), chosen, then, tick)
 
 

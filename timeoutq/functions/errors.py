@@ -75,6 +75,10 @@ class CallCancelled(CallFailed):
     """Somebody cancelled the call: nobody runs it any more, and nothing came of it."""
 
 
+class CallExpired(CallFailed):
+    """The call had not begun by the time that its `expires=` says: nobody runs it any more, and nothing came of it."""
+
+
 class BatchIncomplete(CallFailed):
     """The results of a batch are not complete: the other fields are those of the first call without a result."""
 

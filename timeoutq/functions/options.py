@@ -106,6 +106,7 @@ class TaskOptions(Timed, total=False):
     key: str | Literal[True] | None
     unique: Unique | None
     limit: Limit | None
+    expires: Delay | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class Settings:
     keep_none: bool = False  # whether a result that is None is kept, too: only where somebody asked for results
     unique: Unique = "active"
     limit: Limit | None = None
+    expires: float | None = None  # seconds in which a call must begin once it is ready
     timed: Schedule | None = None  # when the function is called by itself
 
     def with_options(self, chosen: Options) -> Settings:
@@ -128,6 +130,7 @@ class Settings:
         said: dict[str, Any] = {name: getattr(chosen, name) for name in ("max_runtime", "keep_result", "unique")}
         if isinstance(chosen.unique, float):
             said["unique"] = timedelta(seconds=chosen.unique)
+        said["expires"] = chosen.lasts
         if chosen.retry is not None:
             said["retry"] = RetryPolicy.of(chosen.retry)
         if chosen.keep_result is not None:
@@ -150,7 +153,10 @@ def settings(given: Mapping[str, Any], defaults: Mapping[str, Any], queue: str) 
     if limit is not None and not isinstance(limit, Limit):
         raise InvalidInput(f"limit= takes a Limit(concurrency=…, every=…, per=…), not {shown(limit)}")
     said = {name: value for name, value in {**defaults, **given}.items() if value is not None}
-    found = {name: checked(name, said[name]) for name in ("max_runtime", "keep_result", "unique") if name in said}
+    names = ("max_runtime", "keep_result", "unique", "expires")
+    found = {name: checked(name, said[name]) for name in names if name in said}
+    if isinstance(found.get("expires"), datetime):
+        raise InvalidInput("expires= of a function is seconds or a timedelta: give a datetime to f.options(expires=…)")
     retry = RetryPolicy.of(said["retry"]) if "retry" in said else None
     timed = _timed({name: given[name] for name in Timed.__annotations__ if name in given})
     return Settings(queue, retry, limit=limit, timed=timed, keep_none=bool(found.get("keep_result")), **found)
@@ -185,6 +191,7 @@ class CallOptions(TypedDict, total=False):
     max_runtime: Delay | None
     queue: str | None
     rerun: bool | None
+    expires: Delay | datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +209,7 @@ class Chosen:
     queue: str | None = None
     rerun: bool | None = None
     """Whether a call with the same id that is in progress runs once more, with these arguments."""
+    expires: float | datetime | None = None  # a number: seconds from when the call is ready
 
     @property
     def named(self) -> list[str]:
@@ -217,11 +225,32 @@ class Chosen:
     @property
     def travelling(self) -> Options:
         """What of them a worker must know."""
-        if self.retry is None and self.max_runtime is None and self.keep_result is None and self.unique is None:
+        if (self.retry, self.max_runtime, self.keep_result, self.unique, self.expires) == (
+            None,
+            None,
+            None,
+            None,
+            None,
+        ):
             return NO_OPTIONS
         unique = self.unique.total_seconds() if isinstance(self.unique, timedelta) else self.unique
         retry = None if self.retry is None else list(self.retry)
-        return Options(retry, self.max_runtime, self.keep_result, unique)
+        when = self.expires
+        expires, lasts = (when.timestamp(), None) if isinstance(when, datetime) else (None, when)
+        return Options(retry, self.max_runtime, self.keep_result, unique, expires=expires, lasts=lasts)
+
+    def until(self, lasts: float | None, now: float) -> float | None:
+        """Give until when a call that is put now must have begun; `lasts` is its time. Raises `InvalidInput`."""
+        ready, expires = max(now, self.at or 0.0) + (self.after or 0.0), self.expires
+        if isinstance(expires, datetime):
+            if expires.timestamp() <= ready:
+                when = datetime.fromtimestamp(ready, expires.tzinfo)
+                raise InvalidInput(
+                    f"expires={expires} is not after {when}, when the call is ready: choose a later time, or seconds, "
+                    "which count from then"
+                )
+            return expires.timestamp()
+        return None if lasts is None else arguments.delay_ms(ready + lasts, "expires") / 1000
 
 
 def chosen(queues: Queues, before: Chosen, given: Mapping[str, Any]) -> Chosen:
@@ -238,6 +267,18 @@ def chosen(queues: Queues, before: Chosen, given: Mapping[str, Any]) -> Chosen:
     if made.rerun and (made.at, made.after, made.priority) != (None, None, None):
         raise InvalidInput("rerun=True is for calls that are ready at once: leave at=, after= and priority= out")
     return made
+
+
+def _expires(value: object) -> float | datetime:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidInput(f"expires={value} has no time zone: use datetime.now(UTC) or .astimezone()")
+        arguments.due(value, None)
+        return value
+    found = arguments.delay_ms(value, "expires") / 1000
+    if not found:
+        raise InvalidInput("expires= is more than 0 seconds: leave it out for a call that may begin at any time")
+    return found
 
 
 def _unique(value: object) -> Unique:
@@ -271,6 +312,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "keep_result": lambda value: min(arguments.delay_ms(value, "keep_result") / 1000, LONGEST),
     "max_runtime": lambda value: arguments.timeout_ms(value, "max_runtime") / 1000,
     "queue": lambda value: value,
+    "expires": _expires,
     "rerun": lambda value: bool(arguments.flag(value, "rerun")),
 }
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from timeoutq.functions.errors import BadResult, CallCancelled, CallFailed
+from timeoutq.functions.errors import BadResult, CallCancelled, CallExpired, CallFailed
 from timeoutq.server.calls import Kept
 from timeoutq.words import arguments, tracebacks
 from timeoutq.words.arguments import shown
@@ -103,8 +103,10 @@ def read_failure(data: bytes | None, error: str | None = None) -> CallFailure:
 
 
 def error_of(ended: Ended) -> CallFailed:
-    """Give the error of a call that was given up, or cancelled."""
+    """Give the error of a call that was given up, or cancelled, or has expired."""
     found = read_failure(ended.result, ended.error)
+    if ended.is_expired:
+        return CallExpired(f"call {ended.task!r} has {found}", id=ended.task, message=found.message)
     if ended.is_cancelled:
         return CallCancelled(f"call {ended.task!r} was {found}", id=ended.task, message=found.message)
     return CallFailed(f"call {ended.task!r} failed: {found}", id=ended.task, **msgspec.structs.asdict(found))

@@ -7,6 +7,7 @@ import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.words.model import Ack, Lease, Task, raw
 from timeoutq.words.retry import GiveUp, RetryPolicy
 from timeoutq.words.text import safe
-from timeoutq.worker.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Hopeless, Result, Serves, Unrun, Verdict
+from timeoutq.worker.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Expired, Hopeless, Result, Serves, Unrun, Verdict
 
 if TYPE_CHECKING:
     from timeoutq.worker.served import Place
@@ -59,7 +60,7 @@ class Calls(Serves):
     def __repr__(self) -> str:
         return f"Calls({self.app!r})"
 
-    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result | AckAfter]]:
+    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result | AckAfter | Expired]]:
         """Give what runs the calls of this queue."""
         from timeoutq.functions.scheduling import declaring  # a program that only defines functions needs no client
 
@@ -93,7 +94,7 @@ class CallRunner:
         self._declared, self._declaring = limits.Declared(), Shared()
         self._unrunnable: set[str] = set()  # the functions of which it was said that their calls cannot be run here
 
-    async def run(self, lease: Lease) -> Result | AckAfter:
+    async def run(self, lease: Lease) -> Result | AckAfter | Expired:
         """Run one call: the whole way of a task, from its payload to its end."""
         try:
             opened = self._app.open(lease.payload, self._queue, raw(lease.task))
@@ -108,6 +109,9 @@ class CallRunner:
         if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._app.middlewares:
             value = await opened.definition.function(*opened.args, **opened.kwargs)
         else:
+            if (until := opened.expires) is not None and (late := self._place.now(lease) - until) > 0:
+                when = datetime.fromtimestamp(until, UTC).isoformat(" ", "milliseconds")
+                return Expired(f"expired: it was to begin by {when}, and a worker came to it {late:.3f} s later")
             value = await self._within_runtime(lease, opened)
         if value is None and not (opened.then or opened.settings.keep_none):
             keep_id = opened.keep_id
@@ -220,7 +224,7 @@ class CallRunner:
     def _following(self, lease: Lease, opened: Opened, data: bytes) -> Posted | None:
         """Give the call that follows. If this call runs again, what follows has the same id, so it is there once."""
         try:
-            call = self._app.follow(opened, self._queue, raw(lease.task), data)
+            call = self._app.follow(opened, self._queue, raw(lease.task), data, self._place.now(lease))
         except TimeoutqError as error:
             raise GiveUp(f"what follows this call cannot be called: {error}") from error
         if call is None or call.queue == self._queue:

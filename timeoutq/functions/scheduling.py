@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar, Unpack, cast
 
 import msgspec
 
-from timeoutq.functions import calls, limits
+from timeoutq.functions import calls, limits, options
 from timeoutq.functions.calls import FunctionCall, Program, TaskFunction
 from timeoutq.functions.client import Steps, through
 from timeoutq.functions.envelope import LIMIT, Secrets
@@ -17,17 +18,25 @@ from timeoutq.functions.options import Limit
 from timeoutq.rooms.schedules.definition import STAMP_ROOM, How, Schedule, ScheduleInfo, Stamped, When, checked
 from timeoutq.rooms.schedules.flows import Schedules
 from timeoutq.verbs.sending import Flow
+from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Task, text
+from timeoutq.words.retry import Delay
 
 T = TypeVar("T")
 
 _NOT_SCHEDULED = ("id", "at", "after", "unique", "rerun")  # what nobody can choose for a call that a schedule puts
 
 
-def task_of(name: str, call: FunctionCall[Any], secrets: Secrets, *, overlap: bool) -> tuple[str, Task]:
-    """Give the queue of a call, and the task that the ticks of this schedule put; the schedule's name is its id."""
+def task_of(
+    name: str, call: FunctionCall[Any], secrets: Secrets, *, overlap: bool, grace: Delay | None,
+    expires: Delay | None = None,
+) -> tuple[str, Task]:  # fmt: skip
+    """Give the queue of a call, and the task that the ticks of this schedule put; the schedule's name is its id.
+
+    A call begins within `grace` of its tick, and within `expires` (by default that of the call), or never.
+    """
     id = checked(name)
     whose = f"{call.function}() is called by schedule {shown(name)}"
     call.chosen.refuse(_NOT_SCHEDULED, f"{whose}, which says when, and whose name is the id")
@@ -36,8 +45,14 @@ def task_of(name: str, call: FunctionCall[Any], secrets: Secrets, *, overlap: bo
             f"schedule {shown(name)} takes one call, and this is a chain: let {call.function}() put the calls that "
             "follow, or schedule a function that does"
         )
-    own = msgspec.structs.replace(call, chosen=replace(call.chosen, id=id))
-    put = calls.posted(own, secrets, ticks=overlap and bool(secrets))
+    given = call.chosen.expires if expires is None else options.checked("expires", expires)
+    if isinstance(given, datetime):
+        raise InvalidInput(f"{whose}: expires= is seconds or a timedelta here, which count from each tick")
+    spans = [one for one in (given or call.settings.expires,) if one is not None]
+    if grace is not None:
+        spans.append(arguments.delay_ms(grace, "grace") / 1000)
+    own = msgspec.structs.replace(call, chosen=replace(call.chosen, id=id, expires=None))
+    put = calls.posted(own, secrets, ticks=overlap and bool(secrets), lasts=min(spans, default=None))
     size = len(put.payload) + STAMP_ROOM
     if size > LIMIT:
         raise CallTooLarge(
@@ -57,7 +72,7 @@ def declaring(app: Program, queue: str, flows: Any) -> Callable[[], Flow[None]] 
         timed, limit = function.settings.timed, function.settings.limit
         if timed is None or function.settings.queue != queue:
             continue
-        _, task = task_of(name, function.call(), app.secrets, overlap=timed.overlap)
+        _, task = task_of(name, function.call(), app.secrets, overlap=timed.overlap, grace=timed.grace)
         (free if limit is None else limited).append(replace(timed, name=name, task=task))
         if limit is not None and task.group is not None:
             groups[task.group] = limit
@@ -82,19 +97,24 @@ class AppSchedules:
         self._app = app
         self._sender = app.sender
 
-    def set(self, name: str, call: FunctionCall[Any], /, **how: Unpack[How]) -> ScheduleInfo:
+    def set(
+        self, name: str, call: FunctionCall[Any], /, *, expires: Delay | None = None, **how: Unpack[How]
+    ) -> ScheduleInfo:
         """Put a call again and again: at the times of a line of `cron` in the zone `tz` (UTC), or each `every` seconds.
 
         The name of the schedule is the id of the call: while a call is ready or in progress, further ticks are skipped
         and counted. With `overlap=True` each tick has an id of its own: the name, `@`, and the tick in ms. `times`,
-        `start`, `until`, `missed` and `grace` are as for `Queue.schedules.set`. Blocks.
+        `start`, `until`, `missed` and `grace` are as for `Queue.schedules.set`. A call that has not begun `grace` or
+        `expires` seconds after its tick never begins. Blocks.
         Raises `InvalidInput`, `MissingExtra`, and what `put` raises.
         """
-        return self._sender.do(self._setting(name, call, how))
+        return self._sender.do(self._setting(name, call, expires, how))
 
-    async def aset(self, name: str, call: FunctionCall[Any], /, **how: Unpack[How]) -> ScheduleInfo:
+    async def aset(
+        self, name: str, call: FunctionCall[Any], /, *, expires: Delay | None = None, **how: Unpack[How]
+    ) -> ScheduleInfo:
         """Do as `set`, for asyncio."""
-        return await self._sender.ado(self._setting(name, call, how))
+        return await self._sender.ado(self._setting(name, call, expires, how))
 
     def move(self, name: str, /, *, queue: str | None = None, **when: Unpack[When]) -> ScheduleInfo:
         """Give a schedule another timing; what it calls stays, and so do its counts, `times` and `until`.
@@ -145,11 +165,12 @@ class AppSchedules:
 
     # ---- steps
 
-    def _setting(self, name: str, call: FunctionCall[Any], how: How) -> Steps[ScheduleInfo]:
+    def _setting(self, name: str, call: FunctionCall[Any], expires: Delay | None, how: How) -> Steps[ScheduleInfo]:
         if not isinstance(call, FunctionCall) or call.home is not self._app:  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
             named = f"{call.name}.call(…)" if isinstance(call, TaskFunction) else "a call of it, as send.call(…) makes"
             raise InvalidInput(f"a schedule of {self._app!r} takes {named}, not {shown(call)}")
-        queue, task = task_of(name, call, self._app.secrets, overlap=bool(how.get("overlap")))
+        overlap, grace = bool(how.get("overlap")), how.get("grace")
+        queue, task = task_of(name, call, self._app.secrets, overlap=overlap, grace=grace, expires=expires)
         if call.group is not None and call.settings.limit is not None:
             yield from self._sender.declaring(queue, {call.group: call.settings.limit})
         found = yield queue, lambda opened: opened.schedules.set(name, task, **how)

@@ -87,6 +87,12 @@ class Opened:
     tick: float | None = None  # the time for which a schedule has put the call, Unix seconds
 
     @property
+    def expires(self) -> float | None:
+        """Until when the call must have begun, Unix seconds; None: at any time."""
+        lasts = self.options.lasts
+        return self.options.expires if lasts is None or self.tick is None else self.tick + lasts
+
+    @property
     def keep_id(self) -> bool | timedelta:
         """Whether `done` keeps the id of the call, or for how long."""
         unique = self.settings.unique

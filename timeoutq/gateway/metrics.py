@@ -48,8 +48,8 @@ BOUNDS = tuple(2.0**power for power in range(-10, 17))
 `durations.py`, so no run is counted on the wrong side."""
 EVENTS = (
     "put", "claimed", "acked", "failed", "gave_up", "expired", "crashed", "released", "promoted", "retried", "reruns",
-    "again", "cancelled", "cancelling", "forgotten", "pulled", "pruned", "adopted", "ticked", "ticks_missed",
-    "ticks_skipped", "results_lost",
+    "again", "cancelled", "cancelling", "calls_expired", "forgotten", "pulled", "pruned", "adopted", "ticked",
+    "ticks_missed", "ticks_skipped", "results_lost",
 )  # fmt: skip
 """The counters of a queue."""
 SILENT = "the server has not answered in time"

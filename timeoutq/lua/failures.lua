@@ -77,11 +77,13 @@ do
     failures.untrace(ids)
   end
 
-  -- spent: these tasks are in failed for good, and their errors are logged; `fresh` as of results.tell_ended
-  function failures.spent(ids, fresh)
+  -- spent: these tasks are in failed for good, and their errors are kept; `fresh` as of results.tell_ended; `late` of
+  -- them are calls that have expired
+  function failures.spent(ids, fresh, late)
     if #ids == 0 then return end
     kinds.note(ids)
-    count_up(key.stats, 'gave_up', #ids)
+    if (late or 0) > 0 then count_up(key.stats, 'calls_expired', late) end
+    if #ids > (late or 0) then count_up(key.stats, 'gave_up', #ids - (late or 0)) end
     results.tell_ended(ids, fresh)
   end
 end

@@ -13,6 +13,7 @@ do
   local function kind_text(id, line)
     local text = string.sub(string.match(line or '', '^%d+ ([^\r\n]*)') or '', 1, 300)
     if string.find(text, '^cancelled by ') then return 'cancelled', true end
+    if string.find(text, '^expired: ') then return 'expired', true end
     local cut = string.find(text, '; it was leased to ', 1, true)
     if cut then text = string.sub(text, 1, cut - 1) .. ')' end
     if string.find(text, '^gave up: ') then

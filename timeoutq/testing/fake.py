@@ -132,6 +132,10 @@ class _ClientClock(ServerClock):
         return self._clock.now_us // 1000
 
     @property
+    def latest_ms(self) -> int:
+        return self.now_ms
+
+    @property
     def expected_ms(self) -> int:
         return self.now_ms
 

@@ -458,24 +458,28 @@ def retry_all(talk: Talk) -> Flow[int]:
             return moved
 
 
-def retry_uncancelled(talk: Talk) -> Flow[int]:
-    """Make all failed tasks ready again but those that somebody has cancelled; give their number."""
+LEFT = {"cancelled": b"cancelled by ", "expired": b"expired: "}
+"""How the errors begin of failed tasks that nobody retries together with all others unless asked, by the option."""
+
+
+def retry_but(talk: Talk, left: Sequence[str]) -> Flow[int]:
+    """Make all failed tasks ready again but those with an error of these names of `LEFT`; give their number."""
     moved, cursor, key = 0, b"0", talk.operations.key("failed")
     while True:
         ((cursor, ids),) = yield from ask(talk, [("SSCAN", key, cursor, "COUNT", BATCH)])
-        if wanted := (yield from uncancelled(talk, ids)):
+        if wanted := (yield from without(talk, ids, left)):
             moved += (yield from answers(talk, talk.operations.retry_failed((wanted,), talk.nonce))).ok
         if int(cursor) == 0:
             return moved
 
 
-def uncancelled(talk: Talk, ids: list[bytes]) -> Flow[list[bytes]]:
-    """Give the ids of these failed tasks but those that somebody has cancelled."""
+def without(talk: Talk, ids: list[bytes], left: Sequence[str]) -> Flow[list[bytes]]:
+    """Give the ids of these failed tasks but those with an error of these names of `LEFT`."""
     if not ids:
         return []
     (errors,) = yield from ask(talk, [("HMGET", talk.operations.key("errors"), *ids)])
-    by = b"cancelled by "
-    return [id for id, error in zip(ids, errors, strict=True) if not (error or b"").partition(b" ")[2].startswith(by)]
+    out = tuple(LEFT[name] for name in left)
+    return [id for id, error in zip(ids, errors, strict=True) if not (error or b"").partition(b" ")[2].startswith(out)]
 
 
 def purge(talk: Talk) -> Flow[None]:

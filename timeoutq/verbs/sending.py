@@ -148,6 +148,11 @@ class ServerClock:
         return 0 if self._offset_ms is None else self._offset_ms + int(time.monotonic() * 1000)
 
     @property
+    def latest_ms(self) -> int:
+        """The most that the server's clock may show now, even if its last reply was read late; 0 if it is unknown."""
+        return 0 if self._offset_ms is None else max(self._offset_ms, self._most_ms) + int(time.monotonic() * 1000)
+
+    @property
     def expected_ms(self) -> int:
         """The server's time at which a request that is sent now arrives, or 0 while the time is unknown."""
         return 0 if self._offset_ms is None else self._most_ms + self._trip_ms + int(time.monotonic() * 1000)
@@ -497,6 +502,12 @@ def count_replicas(talk: Talk) -> Flow[int | None]:
 def _ask_time(talk: Talk) -> Flow[None]:
     asked = time.monotonic()
     tell_time(talk, (yield from _first(talk, ("TIME",))), asked)
+
+
+def time_of(talk: Talk) -> Flow[float]:
+    """Ask what the server's clock shows, Unix seconds."""
+    ((seconds, micros),) = yield from ask(talk, [("TIME",)])
+    return int(seconds) + int(micros) / 1e6
 
 
 def tell_time(talk: Talk, moment: Any, asked: float) -> None:

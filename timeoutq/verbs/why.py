@@ -39,9 +39,9 @@ class Reason:
     """The one reason, and the facts that show it."""
 
     code: str
-    """One of: unknown, crooked, done, failed, cancelled, banned, running, cancelling, expired, due, overdue, paused,
-    no_worker, no_claim, no_replica, no_function, queued, suspect; or of its host: blocked, delay, host_busy, budget,
-    turn."""
+    """One of: unknown, crooked, done, failed, cancelled, call_expired, banned, running, cancelling, expired, due,
+    overdue, paused, no_worker, no_claim, no_replica, no_function, queued, suspect; or of its host: blocked, delay,
+    host_busy, budget, turn."""
     message: str
     info: TaskInfo
     host: HostInfo | None = None
@@ -199,7 +199,8 @@ def judge(found: Why) -> tuple[str, str]:
         banned, cancelled = is_barred and "is banned" in error, error.startswith("cancelled by ")
         # whatever the task failed for: while its host is banned, a retry fails at once
         advice = ADVICE["banned" if is_barred else "failed"]
-        code = "banned" if banned else "cancelled" if cancelled else "failed"
+        late = "call_expired" if error.startswith("expired: ") else "failed"
+        code = "banned" if banned else "cancelled" if cancelled else late
         return code, f"it failed{ago}: {error or 'no error was kept'}; {advice}"
     if info.state is State.IN_PROGRESS:
         left = info.lease_left or 0.0

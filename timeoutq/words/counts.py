@@ -132,7 +132,7 @@ class Stats:
     paused: bool
     counters: Mapping[str, int]
     """Everything that ever happened: put, claimed, acked, failed, gave_up, expired, crashed, released, promoted, reruns
-    (runs that followed at once because of `improve` or `rerun`), …"""
+    (runs that followed at once because of `improve` or `rerun`), calls_expired (never begun, by their `expires`), …"""
     next_due: float | None = None
     next_deadline: float | None = None
     todos_since: float | None = None

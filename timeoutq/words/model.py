@@ -400,6 +400,11 @@ class Ended:
         return self.state is State.FAILED and self.result is None and (self.error or "").startswith("cancelled by ")
 
     @property
+    def is_expired(self) -> bool:
+        """Whether the task is a call that had not begun by the time that it was given; `error` says by how much."""
+        return self.state is State.FAILED and self.result is None and (self.error or "").startswith("expired: ")
+
+    @property
     def is_gone(self) -> bool:
         """Whether nothing is known of the task any more: neither a state nor a result."""
         return self.state is None and self.result is None

@@ -76,6 +76,13 @@ class Unrun(Release):
 
 
 @dataclass(frozen=True, slots=True)
+class Expired:
+    """A handler that `Serves` returns this for a task that it does not begin any more: the task goes to failed."""
+
+    words: str  # begin with "expired: "
+
+
+@dataclass(frozen=True, slots=True)
 class AckAfter:
     """A handler that `Serves` returns this when something must be with a server before the ack.
 
@@ -123,7 +130,7 @@ class Serves(ABC):
     lifespan: Lifespan[Any] | None = None  # of its workers, if they are given no other
 
     @abstractmethod
-    def serve(self, place: Any) -> Callable[[Lease], Awaitable[Result | AckAfter]]:
+    def serve(self, place: Any) -> Callable[[Lease], Awaitable[Result | AckAfter | Expired]]:
         """Give what runs the tasks of this queue, a `Place`; the payloads of leases are the bytes as they stand."""
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict | None:

@@ -24,8 +24,8 @@ from timeoutq.words.retry import GiveUp, Retry, RetryPolicy
 from timeoutq.worker import handlers
 from timeoutq.worker.ends import AckOfFound, Ends, PendingCall, may_be_long
 from timeoutq.worker.found import Found, is_nothing, listed
-from timeoutq.worker.handlers import AckAfter, Hopeless, Unrun, Verdict
-from timeoutq.worker.runs import Failures, MaxRuntime, Run
+from timeoutq.worker.handlers import AckAfter, Expired, Hopeless, Unrun, Verdict
+from timeoutq.worker.runs import Failure, Failures, MaxRuntime, Run
 from timeoutq.worker.worker_log import WorkerLog
 
 MANY, MOST_HOSTS = 10, 1000
@@ -198,6 +198,9 @@ class Leases:
             self._give(self._ack_of(lease, came))
         elif isinstance(came, Release):
             self._release(lease, came)
+        elif isinstance(came, Expired):
+            self.log.of_task(logging.INFO, lease, "is given up: %s", came.words, error=came.words)
+            self.ends_of(lease).fails.append(Failure(lease, -1, came.words.encode(), b""))
         elif raised or isinstance(came, Retry | GiveUp):
             self.failed(lease, came)
         else:

@@ -78,6 +78,11 @@ class Place:
 
         return off
 
+    def now(self, lease: Lease) -> float:
+        """Give the most that the clock of the server of this lease may show now, Unix seconds."""
+        queue = self._leases.queue
+        return max(queue.division.talk_of(lease).clock.latest_ms / 1000, lease.deadline - queue.timeout)
+
     def over(self, seconds: float, more: str = "") -> TimeoutError:
         """Write the error of a task whose time is over."""
         return self._leases.runtime.error(more, seconds)

@@ -293,12 +293,12 @@ async def empty(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
 
 @act
 async def retry_all(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
-    """Make all failed tasks ready again that were not cancelled, in steps, with progress."""
+    """Make all failed tasks ready again that were not cancelled and have not expired, in steps, with progress."""
     total = (await queue.stats()).failed
     sure(visit, form, all=all_of(total, "task"))
     steps = _through(
         queue, State.FAILED, lambda tasks: queue.retry_failed(*tasks),
-        lambda entry: not (entry.error or "").startswith("cancelled by "),
+        lambda entry: not (entry.error or "").startswith(("cancelled by ", "expired: ")),
     )  # fmt: skip
     return _begin(visit, "retrying", "failed tasks", total, steps)
 

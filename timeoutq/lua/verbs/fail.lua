@@ -1,6 +1,7 @@
 -- fail: a handler failed. The task is scheduled for another attempt, or moved to failed when there is none left.
 -- ARGS  1 call id, digest f   2 age of the call, ms   3.. count, runs of (token, length, id * length);
---       (retry ms or -1, error) * count; sections: when the task is tried again, -1 to give up; the text of the error
+--       (retry ms or -1, error) * count; sections: when the task is tried again, -1 to give up; the text of the
+--       error: one that is given up and begins with `expired: ` counts as a call that has never begun
 -- SECTIONS  blocks=numbers (position, ms for which its host is blocked)   traces=pairs (position, digest of its
 --       traceback)   texts=n (digest, traceback) *   results=pairs (position, what is kept as the result if the task
 --       goes to failed)   times=numbers (position, ms for which the result is kept)
@@ -19,7 +20,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
   local yes, held = leases.mine(ids, tokens), call('SMISMEMBER', key.in_progress, unpack(ids))
   local counts = call('HMGET', key.attempts, unpack(ids))
   local marks, by, fresh = rerun.marks_of(ids), cancel.by(ids), nil
-  local codes, ended, block_of, spent, stopped, whose, anew, is_anew = {}, {}, {}, {}, {}, {}, {}, {}
+  local codes, ended, block_of, spent, stopped, whose, anew, is_anew, late = {}, {}, {}, {}, {}, {}, {}, {}, 0
   if given.results then
     local ends = {}
     for i = 1, #ids do ends[i] = yes[i] and held[i] == 1 and retries[i] < 0 and not marks[i] end
@@ -31,8 +32,18 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
     if yes[i] and held[i] == 1 and not block_of[id] then
       -- a lease ends only after its outcome is written: so a call that is refused half-way loses nothing
       codes[i], ended[#ended + 1], block_of[id] = 'O', id, tonumber(blocked[i] or -1)
-      call('HSET', key.attempts, id, number(counts[i], 0) + 1)
-      failures.log(id, args[at + 2 * i - 1], traces[i], texts)
+      local message = args[at + 2 * i - 1]
+      if retry < 0 and not marks[i] and string.sub(message, 1, 9) == 'expired: ' then -- it has not begun: no attempt
+        late = late + 1
+        failures.keep(id, message)
+        local payload = call('HGET', key.payload, id)
+        if payload and string.find(payload, '^{"v":.*}$') then -- whoever retries the call wants it late
+          call('HSET', key.payload, id, string.sub(payload, 1, -2) .. ',"x":true}')
+        end
+      else
+        call('HSET', key.attempts, id, number(counts[i], 0) + 1)
+        failures.log(id, message, traces[i], texts)
+      end
       if marks[i] then
         anew[#anew + 1], is_anew[#anew + 1] = id, true
       elseif retry < 0 then
@@ -53,7 +64,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
     cancel.fail(stopped, whose)
     leases.drop(ended)
     if given.texts then failures.trim() end
-    count_up(key.stats, 'failed', #ended)
+    if #ended > late then count_up(key.stats, 'failed', #ended - late) end
     local names = ready.hosts_of(ended)
     ready.depart(ended, names, 1, 1)
     for i = 1, #ended do
@@ -62,7 +73,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
     end
     ready.arrive(back, back_names)
     ready.turn()
-    failures.spent(spent, fresh)
+    failures.spent(spent, fresh, late)
   end
   return calls.settle(args[1], codes, #ended)
 end)
