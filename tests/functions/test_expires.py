@@ -150,7 +150,7 @@ def test_the_grace_of_a_schedule_holds_for_the_run_and_so_does_expires(t: AppTes
     assert (queue.inspect("report").error or "").startswith("expired: ")
     assert tick("report", 300) == ["report"]
     for name, how in (("a", {"expires": 30}), ("b", {"grace": 30}), ("c", {"expires": 90, "grace": 30})):
-        app.schedules.set(name, send.call(name), every=900, **how)  # type: ignore[arg-type]
+        app.schedules.set(name, send.call(name), every=900, **how)  # type: ignore[arg-type]  # the options of each differ
         assert tick(name, 31) == []
         assert tick(name, 30) == [name]
         app.schedules.cancel(name)
@@ -167,17 +167,17 @@ def test_of_2_000_calls_none_begins_late_and_each_other_is_counted() -> None:
 
     @own.task
     async def note(until: float) -> None:
-        moments.append((t.clock.now, until))
+        moments.append((other.clock.now, until))
 
-    with own.test() as t:
+    with own.test() as other:
         for _ in range(20):
             spans = [chance.uniform(1, 600) for _ in range(100)]
-            own.put(note.options(expires=span).call(t.clock.now + span) for span in spans)
-            t.advance(chance.uniform(1, 400))
+            own.put(note.options(expires=span).call(other.clock.now + span) for span in spans)
+            other.advance(chance.uniform(1, 400))
             if chance.random() < 0.5:
-                t.run()
-        t.run()
-        stats = t.queue().stats()
+                other.run()
+        other.run()
+        stats = other.queue().stats()
     assert all(moment <= until + 0.001 for moment, until in moments)
     assert stats.counters["acked"] == len(moments)
     assert stats.counters["calls_expired"] == 2_000 - len(moments) == stats.failed
@@ -192,7 +192,7 @@ def test_of_2_000_calls_none_begins_late_and_each_other_is_counted() -> None:
         (True, "expires must be a finite number of seconds"),
         (math.nan, "expires must be a finite number of seconds"),
         (1e12, "past the year 9999"),
-        (datetime(2030, 1, 1), r"has no time zone: use datetime.now\(UTC\) or .astimezone\(\)"),  # noqa: DTZ001
+        (datetime(2030, 1, 1), r"has no time zone: use datetime.now\(UTC\) or .astimezone\(\)"),  # noqa: DTZ001  # what is refused
         (at(-1), "is not after 2023-11-14 22:13:20.*, when the call is ready: choose a later time, or seconds"),
     ],
 )  # fmt: skip
