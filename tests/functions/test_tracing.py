@@ -20,6 +20,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.functions.running import work
 from timeoutq import Ack, GiveUp, Lease, Queue, Release, Retry
 from timeoutq.functions import App, tracing
+from timeoutq.worker.handlers import Expired
 
 SECRET = "a secret of sixteen bytes"
 
@@ -116,7 +117,7 @@ def test_a_chain_is_one_trace_and_a_function_in_a_thread_is_in_it(app: App, span
 @pytest.mark.parametrize(
     ("end", "is_raised", "is_error"),
     [(Ack(), True, False), (Release(), False, False), (None, False, False), (Retry(after=1), False, True),
-     (GiveUp("no"), True, True), (ValueError("x"), True, True)],
+     (GiveUp("no"), True, True), (ValueError("x"), True, True), (Expired("expired: "), False, True)],
 )  # fmt: skip
 async def test_how_a_run_ends_says_whether_it_is_an_error(
     spans: InMemorySpanExporter, end: Any, is_raised: bool, is_error: bool

@@ -133,7 +133,7 @@ def posted(
     then = [step for step, _ in call.following]
     if then and is_named:
         options["again"] = True
-    if now is not None:
+    if now is not None and call.expires:
         options |= {"expires": chosen.until(settings.expires, now), "lasts": None}
     travels = msgspec.structs.replace(chosen.travelling, **options) if options else chosen.travelling
     letter = Letter(function, call.arguments, travels, then, None, tracing.made(trace, function, settings.queue, id))
@@ -422,15 +422,11 @@ class Program:
 
     def _putting(self, many: Sequence[FunctionCall[Any]]) -> Steps[list[Result[Any]]]:
         sender, trace = self.sender, tracing.api()
-        times = yield from self._times([self._own(call) for call in many])
-        ready = [posted(call, self.secrets, trace, now=times(call)) for call in many]
+        queues = {call.settings.queue for call in map(self._own, many) if call.expires}
+        times = (yield from sender.times(queues)) if queues else {}
+        ready = [posted(call, self.secrets, trace, now=times.get(call.settings.queue)) for call in many]
         answers = yield from sender.putting(ready)
         return [result_of(sender, *row) for row in zip(many, ready, answers, strict=True)]
-
-    def _times(self, many: Sequence[FunctionCall[Any]]) -> Steps[Callable[[FunctionCall[Any]], float | None]]:
-        """Ask for the time, if some of these calls expire; give what tells it of each that does."""
-        times = yield from self.sender.times(call.settings.queue for call in many if call.expires)
-        return lambda call: times[call.settings.queue] if call.expires else None
 
     @overload
     def batch(self, many: Many, /, then: FunctionCall[R], **how: Unpack[BatchOptions]) -> Batched[R]: ...
@@ -473,9 +469,10 @@ class Program:
                 "itself: put the first calls of chains alone, or let a function call the others"
             )
         places = [None if given is None else (name, at) for at in range(len(calls))]
-        trace, times = tracing.api(), (yield from self._times(calls))
+        trace, expiring = tracing.api(), {call.settings.queue for call in calls if call.expires}
+        times = (yield from sender.times(expiring)) if expiring else {}
         ready = [
-            posted(call, self.secrets, trace, place=place, now=times(call))
+            posted(call, self.secrets, trace, place=place, now=times.get(call.settings.queue))
             for call, place in zip(calls, places, strict=True)
         ]
         last = None if then is None else self._callback(then, ready, name, given is None)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import shlex
 import time
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -178,12 +178,12 @@ class Sender:
         yield queue, lambda opened: opened.run(opened.flows.batches.seal(name, last, on=on, keep=keep))
         return [None if text(call.id) in there else next(answers) for call in calls]
 
-    def times(self, queues: Iterable[str]) -> Steps[dict[str, float]]:
+    def times(self, queues: Collection[str]) -> Steps[dict[str, float]]:
         """Ask what the clocks of the servers of these queues show, Unix seconds."""
         from timeoutq.verbs import sending  # a program that only defines functions needs no client
 
         found: dict[str, float] = {}
-        for queue in set(queues):
+        for queue in queues:
             found[queue] = yield queue, lambda opened: opened.run(sending.time_of(opened.flows.talk))
         return found
 

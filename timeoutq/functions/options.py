@@ -225,13 +225,8 @@ class Chosen:
     @property
     def travelling(self) -> Options:
         """What of them a worker must know."""
-        if (self.retry, self.max_runtime, self.keep_result, self.unique, self.expires) == (
-            None,
-            None,
-            None,
-            None,
-            None,
-        ):
+        is_free = self.retry is None and self.max_runtime is None and self.keep_result is None and self.unique is None
+        if is_free and self.expires is None:
             return NO_OPTIONS
         unique = self.unique.total_seconds() if isinstance(self.unique, timedelta) else self.unique
         retry = None if self.retry is None else list(self.retry)

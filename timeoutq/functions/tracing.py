@@ -15,6 +15,7 @@ import msgspec
 from timeoutq.words.arguments import class_name
 from timeoutq.words.model import Ack, Lease, Release, raw, text
 from timeoutq.words.retry import GiveUp, Retry
+from timeoutq.worker.handlers import Expired
 
 NAME = "timeoutq"
 
@@ -75,7 +76,7 @@ def traced(run: Callable[[Lease], Awaitable[Any]], queue: str) -> Callable[[Leas
                     span.set_attribute("error.type", class_name(error))
                     span.set_status(trace.StatusCode.ERROR)
                 raise
-            if isinstance(result, Retry | GiveUp):
+            if isinstance(result, Retry | GiveUp | Expired):
                 span.set_attribute("error.type", class_name(result))
                 span.set_status(trace.StatusCode.ERROR)
             return result
