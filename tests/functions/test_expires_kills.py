@@ -33,7 +33,9 @@ def test_of_2_000_calls_under_kills_none_begins_late_and_each_other_is_counted(
         return len(_lines(run)) > to or queue.stats().drained
 
     workers, began = list[subprocess.Popen[bytes]](), time.time()
-    spans = [chance.uniform(3, 15) for _ in range(CALLS)]
+    # half of the calls have time enough, some have none, and for the others it depends on the machine
+    spans = [chance.choice((900, 900, 900, chance.uniform(3, 12), chance.uniform(3, 12), 0.001)) for _ in range(CALLS)]
+    spans[1::2] = [max(span, 3) for span in spans[1::2]]  # these are told by a date
     by_date = [datetime.fromtimestamp(began + span, UTC) for span in spans]
     app.put(note.options(expires=by_date[at] if at % 2 else spans[at], id=str(at)).call(at) for at in range(CALLS))
     until = [began + span + (0 if at % 2 else time.time() - began) for at, span in enumerate(spans)]
@@ -43,7 +45,7 @@ def test_of_2_000_calls_under_kills_none_begins_late_and_each_other_is_counted(
         wait_until(partial(has_moved, len(_lines(run)) + 40))
         workers[at].kill()
         start()
-    wait_until(lambda: queue.stats().drained, 60)
+    wait_until(lambda: queue.stats().drained, 120)
     stats, begun = queue.stats(), [(int(number), float(moment)) for number, moment in map(str.split, _lines(run))]
     late = [(number, moment - until[number]) for number, moment in begun if moment > until[number] + SLACK]
     assert not late
@@ -51,8 +53,8 @@ def test_of_2_000_calls_under_kills_none_begins_late_and_each_other_is_counted(
     assert {(entry.error or "").partition(":")[0] for entry in failed} == {"expired"}
     assert all((entry.at or 0) > until[int(entry.task)] - SLACK for entry in failed)
     assert stats.counters["calls_expired"] == len(failed) == CALLS - stats.counters["acked"]
-    assert len({number for number, _ in begun}) >= stats.counters["acked"] > 400
-    assert len(failed) > 400
+    assert len({number for number, _ in begun}) >= stats.counters["acked"] >= spans.count(900)
+    assert len(failed) >= spans.count(0.001) > 100
     assert stats.counters["expired"] > 0, "no kill has cut a call off"
     app.close()
     queue.purge()

@@ -19,6 +19,7 @@ from timeoutq import Politeness, Queue, State
 from timeoutq.gateway.callers import Caller
 from timeoutq.gateway.page import hub, make_app
 from timeoutq.gateway.tokens import TokenBook
+from timeoutq.verbs.sending import answers
 
 __all__ = ["say"]
 
@@ -144,10 +145,12 @@ def test_all_failed_tasks_are_retried_or_emptied_with_progress(queue: Queue, rea
         fail(queue, f"t{i}", f"ValueError{i}")
     queue.put("sent by mistake")
     queue.cancel("sent by mistake", by="ann")
+    queue.put("late")
+    queue.run(answers(queue.talk, queue.operations.fail(queue.claim(1), [-1], [b"expired: it was to begin earlier"])))
     page = reader.go(f"/q/{queue.name}/tasks?state=failed")
     page = reader.press(reader.press(page, "Retry all failed…"), "Retry all")
     wait_until(lambda: queue.stats().todos == 4)
-    assert [entry.task for entry in queue.list("failed").entries] == ["sent by mistake"]
+    assert {entry.task for entry in queue.list("failed").entries} == {"sent by mistake", "late"}
     page = reader.go(f"/q/{queue.name}/tasks?state=todos")
     page = reader.press(reader.press(page, "Empty todos…"), "Empty")
     wait_until(lambda: queue.stats().todos == 0)
