@@ -205,7 +205,7 @@ def test_the_tables_name_every_option() -> None:
     assert {*options("workers", "option"), "queues"} == worker
     assert sorted(options("queue", "option of `Queue`")) == sorted(parameters(Queue))
     assert sorted(options("functions", "option of `@app.task`")) == sorted(TaskOptions.__annotations__)
-    assert sorted(options("functions", r"option of `f.options\(…\)`")) == sorted(CallOptions.__annotations__)
+    assert sorted(options("calls", r"option of `f.options\(…\)`")) == sorted(CallOptions.__annotations__)
     assert {*options("functions", "option of `App`"), "sender"} == {*parameters(App)}
 
 

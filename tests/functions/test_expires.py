@@ -238,3 +238,22 @@ def test_a_reply_that_was_read_late_does_not_put_the_latest_time_back(monkeypatc
     assert 1_030_000 <= clock.latest_ms < 1_030_200
     clock.seen(1_100_000, 129.9)  # it was put forward
     assert clock.latest_ms == 1_100_000
+
+
+def test_a_call_that_expires_tells_of_it_as_one_that_fails() -> None:
+    told, shop = list[Any](), App("shop")
+
+    @shop.task
+    def tell(id: str, error: str) -> None:
+        told.append((id, error[:28]))
+
+    @shop.task(expires=1, on_failed=tell)
+    def sell() -> None:
+        told.append("sold")
+
+    with shop.test() as t:
+        sell.options(id="late").delay()
+        t.advance(2)
+        t.run()
+        assert told == [("late", "expired: it was to begin by ")]
+        assert t.queue().stats().counters["calls_expired"] == 1

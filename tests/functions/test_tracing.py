@@ -114,6 +114,26 @@ def test_a_chain_is_one_trace_and_a_function_in_a_thread_is_in_it(app: App, span
     assert parent_of(found["doubling"]) == id_of(found["process double"])
 
 
+def test_a_call_that_a_function_makes_is_in_the_trace_of_its_caller(app: App, spans: InMemorySpanExporter) -> None:
+    @app.task
+    async def ask() -> None:
+        await app.functions["add"].adelay(1)
+
+    @app.task
+    def ask_in_thread() -> None:
+        app.functions["double"].delay(1)
+
+    with trace.get_tracer("mine").start_as_current_span("request"):
+        ask.delay()
+        ask_in_thread.delay()
+    work(app)
+    found = {name: many[0] for name, many in by_name(spans).items()}
+    assert len({span.context.trace_id for span in found.values() if span.context}) == 1
+    for outer, inner in (("ask", "add"), ("ask_in_thread", "double")):
+        assert parent_of(found[f"create {inner}"]) == id_of(found[f"process {outer}"])
+        assert parent_of(found[f"process {inner}"]) == id_of(found[f"create {inner}"])
+
+
 @pytest.mark.parametrize(
     ("end", "is_raised", "is_error"),
     [(Ack(), True, False), (Release(), False, False), (None, False, False), (Retry(after=1), False, True),

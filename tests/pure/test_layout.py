@@ -33,9 +33,9 @@ def dotted(path: Path) -> str:
 ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
-    "cli": 4330,
+    "cli": 4340,
     "client": 3920,
-    "functions": 3980,
+    "functions": 4200,
     "gateway": 6050,
     "lua": 4815,
     "rooms": 2920,
@@ -46,7 +46,7 @@ BUDGETS = {
     "verbs": 2830,
     "watch": 3640,
     "words": 2380,
-    "worker": 5885,
+    "worker": 6010,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
 

@@ -33,6 +33,7 @@ SLOWER = (
     "faces/test_schedules.py", "faces/test_serving.py", "faces/test_traces.py",
     "faces/test_transfer.py", "functions/test_app_workers.py", "functions/test_calls_under_load.py",
     "functions/test_expires_kills.py", "functions/test_from_defaults.py", "functions/test_from_others.py",
+    "functions/test_from_rq_jobs.py", "functions/test_models.py", "functions/test_on_failed.py", "functions/test_reload.py",
     "functions/test_signature_walk.py", "functions/test_stuck.py",
     "gateway/test_access.py", "gateway/test_bash_worker.py", "gateway/test_canary_tokens.py",
     "gateway/test_http_bad_input.py", "gateway/test_http_page.py",

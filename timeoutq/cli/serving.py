@@ -178,6 +178,9 @@ class Work:
     ] = None
     burst: Annotated[bool, "End when all queues are drained."] = False
     drain_deadline: DrainDeadline = Seconds(25)
+    reload: Annotated[
+        bool, "Replace the processes when a .py file of the program changes: for development, not with --no-supervise."
+    ] = False
 
     def read(self) -> tuple[list[str], list[int], str, str | None]:
         """Give the names of the queues, their weights, the handler or the app, and the URL that the app names."""
@@ -283,6 +286,9 @@ def worker(
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
+        if work.reload:
+            # the cache of compiled modules knows files by the second and the size: too little for two quick changes
+            sys.dont_write_bytecode, os.environ["PYTHONDONTWRITEBYTECODE"] = True, "1"
         names, weights, path, own_url = work.read()
         policy, checks = attempts.policy(), _place(health_port)
         address = server.address() or own_url
@@ -290,6 +296,7 @@ def worker(
         refuse(shards is not None and len(names) > 1, one_queue)
         alone = f"--no-supervise runs the worker in this process: leave out --processes {work.processes}"
         refuse(not work.supervise and work.processes > 1, alone)
+        refuse(work.reload and not work.supervise, "--reload replaces processes: leave out --no-supervise")
         refuse(
             work.supervise and sys.platform == "win32",
             "worker processes need fork(), which Windows lacks: use --no-supervise for a worker in one process, or run "
@@ -304,10 +311,11 @@ def worker(
         def attempt() -> tuple[int, str]:
             if not work.supervise or sys.platform == "win32":
                 return run_alone(make, checks), ""
-            from timeoutq.worker.processes import ledger, supervisor
+            from timeoutq.worker.processes import ledger, reloading, supervisor
 
+            watch = reloading.Watch(filter(None, (path, work.lifespan))) if work.reload else None
             slots = ledger.slots_for(work.concurrency, work.prefetch)
-            job = supervisor.Job(make, opened, work.processes, slots, work.drain_deadline, checks)
+            job = supervisor.Job(make, opened, work.processes, slots, work.drain_deadline, checks, watch)
             return supervisor.supervise(job)
 
         logs.end(*queues.run(attempt))

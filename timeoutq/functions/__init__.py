@@ -10,6 +10,8 @@ Callers and workers import the module in which the app stands. The core never im
 The modules, in reading order: each imports only from those above it.
 
     errors      The errors of functions, one class for each thing that a caller or a worker would do differently.
+    models      Values and types as JSON: what msgspec knows, and the models of pydantic, if the program uses pydantic.
+                No I/O.
     outcomes    The result of a call as JSON, or the reason why the call failed. No I/O.
     context     The context of a running call: `ctx`, which the worker makes and callers do not see.
     signature   The parameters of a function, read when it is decorated: arguments become JSON, and JSON arguments. No

@@ -16,9 +16,9 @@ import msgspec
 from timeoutq.functions import ids, options, tracing
 from timeoutq.functions.client import Posted, Result, Sender, Steps, kinds
 from timeoutq.functions.context import Context, Middleware
-from timeoutq.functions.envelope import NO_OPTIONS, Letter, Secrets, Step, seal, unseal
+from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal, unseal
 from timeoutq.functions.errors import BadFunction, UnknownFunction
-from timeoutq.functions.options import CallOptions, Chosen, Queues, Settings, TaskOptions
+from timeoutq.functions.options import CallOptions, Chosen, NoRetry, Queues, Settings, TaskOptions
 from timeoutq.functions.signature import Arguments, Signature
 from timeoutq.functions.task import Definition, Opened, define
 from timeoutq.server import address
@@ -26,7 +26,7 @@ from timeoutq.server.calls import BATCH_KEPT
 from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput
-from timeoutq.words.model import Answer, TaskId
+from timeoutq.words.model import Answer, Task, TaskId
 from timeoutq.words.retry import Delay, Retries
 from timeoutq.worker.handlers import Lifespan, OfApp
 
@@ -208,12 +208,14 @@ class TaskFunction(OfApp, Generic[P, R]):
         time zone) or `after` (seconds, or a timedelta) says when the call becomes ready. `unique` is how long the id
         keeps other calls away, `retry` a list of seconds to wait, `max_runtime` the most seconds of a run, and
         `keep_result` for how many seconds the result is kept: these travel with the call. `priority` is -1000 to 1000,
-        on a polite queue. `queue` is another queue of the app. With `rerun=True`, the newest arguments of an id are run
-        last: a call that is in progress runs once more, with these arguments. A call that has not begun `expires`
-        seconds after it is ready, or by a datetime with a time zone, never begins.
+        on a polite queue. `queue` is another queue of the app. `headers` are texts by name, at most 4 KiB, which the
+        function finds in `ctx.headers`, and so do the functions that follow it. With `rerun=True`, the newest arguments
+        of an id are run last: a call that is in progress runs once more, with these arguments. A call that has not
+        begun `expires` seconds after it is ready, or by a datetime with a time zone, never begins. `on_failed` is as
+        for the function.
         Raises `InvalidInput`, which names the option; `unique` without an id or a key is refused when the call is made.
         """
-        chosen = options.chosen(self.home.queues, self.chosen, given)
+        chosen = options.chosen(self.home.queues, self.chosen, self.home.with_step(given))
         found: TaskFunction[P, R] = TaskFunction(self.home, self.definition, chosen)
         found._refuse_without_id("rerun", found.chosen.rerun)
         return found
@@ -317,6 +319,8 @@ class Program:
         retry: Retries = None,
         max_runtime: Delay | None = None,
         keep_result: Delay | None = None,
+        no_retry: NoRetry | None = None,
+        log_calls: bool = False,
         url: str | None = None,
         sender: Sender | None = None,
     ) -> None:
@@ -324,14 +328,17 @@ class Program:
 
         `queues` are the queues of its functions: a list, which workers serve in this order, or a mapping of names to
         weights; None is one queue with the app's name. `retry`, `max_runtime` (seconds) and `keep_result` (seconds that
-        results are kept: an hour if left out, 0 for not at all) are for functions that say nothing themselves. `url` is
-        the server, as for `Queue`: the first call that is put connects. With `secret`, all calls are signed (but not
-        `ctx.tick`), and others are refused; of a list, the first signs and each is accepted. Raises `InvalidInput`.
+        results are kept: an hour if left out, 0 for not at all) are for functions that say nothing themselves, and so
+        is `no_retry`: exceptions after which a call is given up at once. `url` is the server, as for `Queue`: the first
+        call that is put connects. With `secret`, all calls are signed (but not `ctx.tick`), and others are refused; of
+        a list, the first signs and each is accepted. With `log_calls`, workers log a line of level INFO for each call
+        that is done. Raises `InvalidInput`.
         """
         self.name = arguments.queue_name(name)
         self.queues = Queues.of(queues, self.name)
         self.secrets = Secrets(secret)
-        self._defaults = {"retry": retry, "max_runtime": max_runtime, "keep_result": keep_result}
+        self.log_calls = arguments.flag(log_calls, "log_calls")
+        self._defaults = {"retry": retry, "max_runtime": max_runtime, "keep_result": keep_result, "no_retry": no_retry}
         options.settings({}, self._defaults, self.name)
         self._functions: dict[str, TaskFunction[..., Any]] = {}
         self.functions: Mapping[str, TaskFunction[..., Any]] = MappingProxyType(self._functions)  # by their names
@@ -353,18 +360,19 @@ class Program:
         """Make a task of a function: `@app.task`, or with options `@app.task(retry=[10, 30, 60])`.
 
         `name` is what calls carry (the function's own name if left out), `queue` the queue that they go to. `retry`,
-        `max_runtime` and `keep_result` are as for the app. `key` makes ids of arguments, so that two callers make one
-        call: a template such as "thumb:{path}", or True for all arguments; `unique` says how long such an id keeps
-        others away ("active" if left out). `limit` says how many calls run at once. `expires` is in how many seconds a
-        call must begin once it is ready; later, it never begins. `cron` (with `tz`) or `every` calls the function by
-        itself, without arguments; `times`, `missed`, `grace` and `overlap` belong to these.
+        `max_runtime`, `keep_result` and `no_retry` are as for the app. `key` makes ids of arguments, so that two
+        callers make one call: a template such as "thumb:{path}", or True for all arguments; `unique` says how long such
+        an id keeps others away ("active" if left out). `limit` says how many calls run at once. `expires` is in how
+        many seconds a call must begin once it is ready; later, it never begins. `cron` (with `tz`) or `every` calls the
+        function by itself, without arguments; `times`, `missed`, `grace` and `overlap` belong to it. `on_failed` is a
+        function of the app that is called, with the id and the error, when a call has failed for good.
         Raises `BadFunction` for a function that cannot be a task, `InvalidInput` for options.
         """
         return Decorator(self, {})
 
     def add(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Registered[..., Any, ..., Any]:
         """Register a function with the options of its decorator."""
-        settings = options.settings(given, self._defaults, self.queue_of(given.get("queue")))
+        settings = options.settings(self.with_step(given), self._defaults, self.queue_of(given.get("queue")))
         new = define(function, given.get("name"), settings, given.get("key"))
         name, begin = new.name, new.key_begins
         if name in self._functions:
@@ -387,6 +395,21 @@ class Program:
         self._functions[name] = made
         return made
 
+    def with_step(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Give options, with the function of `on_failed=` as it travels. Raises `InvalidInput` and `BadArguments`."""
+        next: Any = given.get("on_failed")
+        if next is None:
+            return given
+        told = shown(next)
+        if not isinstance(next, TaskFunction) or next.home is not self:
+            raise InvalidInput(f"on_failed= takes a function of {self!r}, not {told}")
+        next.chosen.refuse(_NOT_THEN, f"{next.name}() is put into the queue of the call that has failed, at once")
+        if next.settings.limit is not None:
+            raise InvalidInput(f"on_failed={next.name} cannot be: a function with limit= is not put when a call fails")
+        next.signature.encode(("id", "error"), {})
+        chosen = next.chosen.travelling
+        return {**given, "on_failed": Step(next.name, o=None if chosen is NO_OPTIONS else chosen)}
+
     def queue_of(self, queue: str | None) -> str:
         """Check the name of a queue of this app; None is the usual one. Raises `InvalidInput`."""
         usual = self.queues.usual(self.name) if queue is None else self.queues.one(queue)
@@ -403,6 +426,26 @@ class Program:
         return self.sender.queue(self.queue_of(name))
 
     # ---- putting calls
+
+    def named(self, name: str, queue: str | None = None) -> TaskFunction[..., Any]:
+        """Give a function by its name. One that another program has takes any arguments, which only a worker checks.
+
+        Of such a function nothing is known here: its calls have no key and no limit, and what they return is read as it
+        comes. Raises `BadFunction` for what is no name, and `InvalidInput` for what is no queue of this app.
+        """
+        found = self._functions.get(name)
+        if found is not None:
+            return found if queue is None else found.options(queue=queue)
+        settings = options.settings({}, self._defaults, self.queue_of(queue))
+        return TaskFunction(self, define(_elsewhere, ids.function_name(name), settings, None), Chosen())
+
+    def send(self, name: str, /, *args: Any, queue: str | None = None, **kwargs: Any) -> Result[Any]:
+        """Put a call of a function by its name, as `named(name, queue).delay(…)` does; blocks."""
+        return self.named(name, queue).delay(*args, **kwargs)
+
+    async def asend(self, name: str, /, *args: Any, queue: str | None = None, **kwargs: Any) -> Result[Any]:
+        """Put a call of a function by its name; see `send`."""
+        return await self.named(name, queue).adelay(*args, **kwargs)
 
     def post(self, call: FunctionCall[R], /) -> Result[R]:
         """Put one call; blocks."""
@@ -570,6 +613,7 @@ class Program:
         lasts = step.options.lasts or settings.expires
         if lasts is not None and step.options.expires is None:
             travels = msgspec.structs.replace(travels, expires=now + lasts, lasts=None)
+        travels = _with_headers(opened, travels)
         letter = Letter(step.f, found, travels, rest, trace=tracing.made(tracing.api(), step.f, target, own))
         # otherwise an id in done keeps the call away, for as long as it is there
         blocks: Any = "active" if (step.options.unique or settings.unique) == "active" else None
@@ -578,6 +622,30 @@ class Program:
             # if the call was put again, what follows has the newest result, whether it waits, runs or has failed
             rerun=again and blocks is not None,
         )  # fmt: skip
+
+    def failed(self, payload: object, queue: str, id: bytes, error: str) -> Task:
+        """Give the call that is put when a call, which says `on_failed`, has failed for good. Raises what `open` does.
+
+        It is put again if it has ended since, because somebody has tried the failed call again.
+        """
+        opened, trace = self.open(payload, queue, id), tracing.api()
+        step: Any = opened.settings.on_failed
+        own, travels = ids.on_failed(id, step.f), _with_headers(opened, step.options)
+        a = msgspec.json.encode([id.decode("utf-8", "replace"), error])
+        parent = None if trace is None else tracing.read(payload)[1]
+        made = tracing.made(trace, step.f, queue, own, parent)
+        letter = Letter(step.f, Arguments(a, b"{}"), travels, trace=made)
+        return Task(own, arguments.Packed(seal(letter, queue, own, self.secrets)), unique=0)
+
+
+def _with_headers(opened: Opened, options: Options) -> Options:
+    """Give the options of a call that comes of another one, with the headers of both."""
+    found = opened.options.headers
+    return msgspec.structs.replace(options, headers={**found, **(options.headers or {})}) if found else options
+
+
+async def _elsewhere(*args: Any, **kwargs: Any) -> Any:
+    """Stand for a function that another program has."""
 
 
 def _several(many: Many) -> list[FunctionCall[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
@@ -209,6 +209,9 @@ class Context(Generic[S_co]):
     tick: float | None = None  # the time for which a schedule made this call, Unix seconds
     batch: CallsBefore | None = None  # the batch of which this call is the callback
     notes: Notes | None = field(default=None, repr=False, compare=False)  # None in a test that makes its own context
+    headers: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # what the caller said, with `options(headers=…)`
 
     @property
     def cancelled(self) -> bool:

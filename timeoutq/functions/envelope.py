@@ -59,6 +59,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     expires: _SomeSeconds | None = None  # Unix time: a run that has not begun by then never begins
     lasts: _SomeSeconds | None = None
     """Seconds in which a run must begin, from the tick, or from when the call before this one has returned."""
+    on_failed: Step | None = None  # what is put when this call has failed for good; its arguments are not said here
+    headers: dict[str, str] | None = None  # what the caller says besides the arguments; `ctx.headers`
     ticks: bool = False  # whether a schedule puts this call under ids that end in `@` and the time of a tick
 
 

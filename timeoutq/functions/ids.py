@@ -15,6 +15,7 @@ from typing import cast
 
 import msgspec
 
+from timeoutq.functions import models
 from timeoutq.functions.errors import BadFunction
 from timeoutq.functions.signature import Arguments, Signature
 from timeoutq.words.arguments import MAX_ID, host, shown
@@ -83,10 +84,19 @@ def group(text: str) -> str:
 
 def following(parent: bytes, function: str) -> bytes:
     """Give the id of the call that follows a call: the same at each repetition, so that the call is put once."""
-    id = parent + b">" + function.encode()
+    return _behind(parent, b">", function)
+
+
+def on_failed(parent: bytes, function: str) -> bytes:
+    """Give the id of the call that is put when a call has failed for good, likewise."""
+    return _behind(parent, b"!", function)
+
+
+def _behind(parent: bytes, sign: bytes, function: str) -> bytes:
+    id = parent + sign + function.encode()
     if len(id) <= MAX_ID:
         return id
-    return parent[: MAX_ID - 33] + b">" + hashlib.sha256(id).hexdigest()[:32].encode()
+    return parent[: MAX_ID - 33] + sign + hashlib.sha256(id).hexdigest()[:32].encode()
 
 
 def chain(id: bytes) -> list[tuple[bytes, str]]:
@@ -110,7 +120,7 @@ def tick_of(id: bytes, last: int) -> int:
 def as_json(value: object) -> str:
     """Write all equal values in one way; a text stands as it is."""
     # msgspec sorts sets and keys, but has more than one text for a moment, and for 1.5 and 1.50
-    found = msgspec.to_builtins(value, order="deterministic", builtin_types=(datetime, time, Decimal))
+    found = models.built(value, order="deterministic", builtin_types=(datetime, time, Decimal))
     built = msgspec.to_builtins(_one_form(found), str_keys=True)
     return built if isinstance(built, str) else _ENCODER.encode(built).decode()
 

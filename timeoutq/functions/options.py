@@ -7,12 +7,15 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
-from timeoutq.functions.envelope import NO_OPTIONS, Options
+import msgspec
+
+from timeoutq.functions.envelope import NO_OPTIONS, Options, Step
 from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import TaskId
 from timeoutq.words.retry import LONGEST, Delay, Retries, RetryPolicy
+from timeoutq.worker.handlers import OfApp
 
 if TYPE_CHECKING:
     from timeoutq.rooms.schedules.definition import Schedule
@@ -24,6 +27,12 @@ timedelta: then, and for this time after the call has ended; "forever": always."
 KEEP_RESULT = 3600.0  # seconds for which results are kept if nobody says otherwise
 MOST_RETRIES = 1_000
 MOST_QUEUES = 100
+MOST_HEADERS = 4096  # bytes of all names and values
+
+_OF_FUNCTIONS = ("max_runtime", "keep_result", "unique", "no_retry", "on_failed")  # what is checked in one way each
+
+NoRetry = type[BaseException] | tuple[type[BaseException], ...]
+"""Exceptions after which a call is given up at once; in an exception group, one of them is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,8 @@ class TaskOptions(Timed, total=False):
     unique: Unique | None
     limit: Limit | None
     expires: Delay | None
+    no_retry: NoRetry | None
+    on_failed: OfApp | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +132,17 @@ class Settings:
     unique: Unique = "active"
     limit: Limit | None = None
     expires: float | None = None  # seconds in which a call must begin once it is ready
+    no_retry: tuple[type[BaseException], ...] = ()
+    on_failed: Step | None = None  # what is put when a call has failed for good
     timed: Schedule | None = None  # when the function is called by itself
 
     def with_options(self, chosen: Options) -> Settings:
         """Give the settings for a call that has options of its own."""
         if chosen is NO_OPTIONS:
             return self
-        said: dict[str, Any] = {name: getattr(chosen, name) for name in ("max_runtime", "keep_result", "unique")}
+        said: dict[str, Any] = {
+            name: getattr(chosen, name) for name in ("max_runtime", "keep_result", "unique", "on_failed")
+        }
         if isinstance(chosen.unique, float):
             said["unique"] = timedelta(seconds=chosen.unique)
         said["expires"] = chosen.lasts
@@ -153,7 +168,7 @@ def settings(given: Mapping[str, Any], defaults: Mapping[str, Any], queue: str) 
     if limit is not None and not isinstance(limit, Limit):
         raise InvalidInput(f"limit= takes a Limit(concurrency=…, every=…, per=…), not {shown(limit)}")
     said = {name: value for name, value in {**defaults, **given}.items() if value is not None}
-    names = ("max_runtime", "keep_result", "unique", "expires")
+    names = (*_OF_FUNCTIONS, "expires")
     found = {name: checked(name, said[name]) for name in names if name in said}
     if isinstance(found.get("expires"), datetime):
         raise InvalidInput("expires= of a function is seconds or a timedelta: give a datetime to f.options(expires=…)")
@@ -192,6 +207,8 @@ class CallOptions(TypedDict, total=False):
     queue: str | None
     rerun: bool | None
     expires: Delay | datetime | None
+    headers: Mapping[str, str] | None
+    on_failed: OfApp | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +227,8 @@ class Chosen:
     rerun: bool | None = None
     """Whether a call with the same id that is in progress runs once more, with these arguments."""
     expires: float | datetime | None = None  # a number: seconds from when the call is ready
+    headers: dict[str, str] | None = None
+    on_failed: Step | None = None
 
     @property
     def named(self) -> list[str]:
@@ -225,14 +244,16 @@ class Chosen:
     @property
     def travelling(self) -> Options:
         """What of them a worker must know."""
-        is_free = self.retry is None and self.max_runtime is None and self.keep_result is None and self.unique is None
-        if is_free and self.expires is None:
+        said = (self.retry, self.max_runtime, self.keep_result, self.unique, self.on_failed, self.headers or None)
+        if said.count(None) == len(said) and self.expires is None:
             return NO_OPTIONS
         unique = self.unique.total_seconds() if isinstance(self.unique, timedelta) else self.unique
-        retry = None if self.retry is None else list(self.retry)
-        when = self.expires
+        retry, when = None if self.retry is None else list(self.retry), self.expires
         expires, lasts = (when.timestamp(), None) if isinstance(when, datetime) else (None, when)
-        return Options(retry, self.max_runtime, self.keep_result, unique, expires=expires, lasts=lasts)
+        return Options(
+            retry, self.max_runtime, self.keep_result, unique, on_failed=self.on_failed, headers=said[-1],
+            expires=expires, lasts=lasts,
+        )  # fmt: skip
 
     def until(self, lasts: float | None, now: float) -> float | None:
         """Give until when a call that is put now must have begun; `lasts` is its time. Raises `InvalidInput`."""
@@ -285,6 +306,24 @@ def _unique(value: object) -> Unique:
     raise InvalidInput(f'unique must be "active", "forever", or a timedelta above 0, not {shown(value)}')
 
 
+def _headers(value: object) -> dict[str, str]:
+    try:
+        found = msgspec.convert(value, dict[str, str])
+        size = sum(len((name + text).encode()) for name, text in found.items())
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        raise InvalidInput(f"headers= takes names and values that are texts, not {shown(value)}") from error
+    if size > MOST_HEADERS:
+        raise InvalidInput(f"headers= has {size:,} bytes; the limit is {MOST_HEADERS:,}: pass more as an argument")
+    return found
+
+
+def _no_retry(value: Any) -> tuple[type[BaseException], ...]:
+    told, found = shown(value), cast("Sequence[Any]", value) if isinstance(value, tuple) else (value,)
+    if all(isinstance(one, type) and issubclass(one, BaseException) for one in found):
+        return tuple(found)
+    raise InvalidInput(f"no_retry= takes classes of exceptions, as in (ValueError, KeyError), not {told}")
+
+
 def _waits(value: object) -> tuple[float, ...]:
     told = shown(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -308,6 +347,9 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "max_runtime": lambda value: arguments.timeout_ms(value, "max_runtime") / 1000,
     "queue": lambda value: value,
     "expires": _expires,
+    "no_retry": _no_retry,
+    "on_failed": lambda value: value,  # `Program.with_step` has looked
+    "headers": _headers,
     "rerun": lambda value: bool(arguments.flag(value, "rerun")),
 }
 

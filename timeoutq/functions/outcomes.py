@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
+from timeoutq.functions import models
 from timeoutq.functions.errors import BadResult, CallCancelled, CallExpired, CallFailed
 from timeoutq.server.calls import Kept
 from timeoutq.words import arguments, tracebacks
@@ -24,8 +25,6 @@ NO_MEMORY = (
     "less time"
 )
 """What is told of a call whose result is empty."""
-
-_ENCODER = msgspec.json.Encoder()
 
 
 class CallFailure(msgspec.Struct, frozen=True):
@@ -43,13 +42,13 @@ class CallFailure(msgspec.Struct, frozen=True):
 def encode(value: object, returns: Any) -> bytes:
     """Give the JSON of what a function returned. Raises `BadResult` for what would not arrive as the type `returns`."""
     try:
-        data = _ENCODER.encode(value)
+        data = models.ENCODER.encode(value)
         _decoder(returns).decode(data)
     except Exception as error:  # the value may be anything, and its class may raise anything
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {_wrong(error)}") from error
     if b"null" in data and _is_endless(value):
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: JSON has no NaN and no infinity")
-    if re.search(rb"[+-]\d\d:\d\d\"", data) and _is_odd(msgspec.to_builtins(value, builtin_types=(datetime, time))):
+    if re.search(rb"[+-]\d\d:\d\d\"", data) and _is_odd(models.built(value, builtin_types=(datetime, time))):
         why = "JSON holds no zone that is off by seconds: return .astimezone(UTC)"
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {why}")
     if len(data) > MOST:
@@ -63,7 +62,7 @@ def encode(value: object, returns: Any) -> bytes:
 def _is_endless(value: object) -> bool:
     """Say whether a NaN or an infinity is anywhere in a value: msgspec writes null for it."""
     try:
-        json.dumps(msgspec.to_builtins(value, str_keys=True), allow_nan=False)
+        json.dumps(models.built(value, str_keys=True), allow_nan=False)
     except ValueError:
         return True
     return False
@@ -91,7 +90,7 @@ def failure(error: BaseException) -> bytes:
     words = arguments.error_words(error)
     name = arguments.class_name(error).encode("utf-8", "backslashreplace").decode()
     message = words.removeprefix(name).removeprefix(": ")
-    return _ENCODER.encode(CallFailure(name, message, tracebacks.read_traceback(tracebacks.trace(error), words)))
+    return models.ENCODER.encode(CallFailure(name, message, tracebacks.read_traceback(tracebacks.trace(error), words)))
 
 
 def read_failure(data: bytes | None, error: str | None = None) -> CallFailure:
@@ -116,12 +115,12 @@ def _decoder(returns: Any) -> msgspec.json.Decoder[Any]:
     try:
         return _made(returns)
     except TypeError:  # what cannot be hashed can be a type, too
-        return msgspec.json.Decoder(returns)
+        return models.decoder(returns)
 
 
 @lru_cache(maxsize=1_000)
 def _made(returns: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(returns)
+    return models.decoder(returns)
 
 
 def _wrong(error: Exception) -> str:

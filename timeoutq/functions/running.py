@@ -6,10 +6,11 @@ import asyncio
 import inspect
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -24,10 +25,10 @@ from timeoutq.functions.threads import Threads
 from timeoutq.functions.tracing import traced
 from timeoutq.server.calls import Kept
 from timeoutq.words import telling
-from timeoutq.words.arguments import Packed, delay_ms, shown
+from timeoutq.words.arguments import Packed, delay_ms, error_words, is_group, shown
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.words.model import Ack, Lease, Task, raw
-from timeoutq.words.retry import GiveUp, RetryPolicy
+from timeoutq.words.retry import GiveUp, Retry, RetryPolicy, decision, members
 from timeoutq.words.text import safe
 from timeoutq.worker.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Expired, Hopeless, Result, Serves, Unrun, Verdict
 
@@ -80,8 +81,16 @@ class Calls(Serves):
             opened = self.app.open(lease.payload, "", raw(lease.task), UNCHECKED)
         except TimeoutqError:
             return Verdict(NEVER, partial(_kept_failure, error))  # nobody can run it
-        policy = NEVER if isinstance(error, Forged | UnknownSecret) else opened.settings.retry
-        return Verdict(policy, partial(_kept_failure, error) if opened.settings.keep_result else None)
+        decides = decision(error)
+        never: tuple[type[BaseException], ...] = (Forged, UnknownSecret, *opened.settings.no_retry)
+        inside = members(cast("Any", decides)) if is_group(decides) else [decides]
+        is_last = not isinstance(decides, Retry) and any(isinstance(one, never) for one in inside)
+        policy = NEVER if is_last else opened.settings.retry
+        kept = partial(_kept_failure, error) if opened.settings.keep_result else None
+        if opened.settings.on_failed is None or isinstance(error, Forged | UnknownSecret):
+            return Verdict(policy, kept)
+        words = error_words(error)
+        return Verdict(policy, kept, lambda queue: self.app.failed(lease.payload, queue, raw(lease.task), words))
 
 
 class CallRunner:
@@ -106,17 +115,36 @@ class CallRunner:
                 await self._keep(self._place.queue, {group: opened.settings.limit})
             except Unavailable as error:
                 return _back(error, WAITS, WAITS_FOR)
+        began = time.monotonic()
         if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._app.middlewares:
             value = await opened.definition.function(*opened.args, **opened.kwargs)
         else:
             if (until := opened.expires) is not None and (late := self._place.now(lease) - until) > 0:
                 when = datetime.fromtimestamp(until, UTC).isoformat(" ", "milliseconds")
-                return Expired(f"expired: it was to begin by {when}, and a worker came to it {late:.3f} s later")
+                words, then = f"expired: it was to begin by {when}, and a worker came to it {late:.3f} s later", None
+                if opened.settings.on_failed is not None:
+                    then = self._app.failed(lease.payload, self._queue, raw(lease.task), words)
+                return Expired(words, then)
             value = await self._within_runtime(lease, opened)
+        found: Result | AckAfter
         if value is None and not (opened.then or opened.settings.keep_none):
             keep_id = opened.keep_id
-            return LEAVES_NO_ID if keep_id is False else None if keep_id is True else Ack(keep_id=keep_id)
-        return await self._end(lease, opened, value)
+            found = LEAVES_NO_ID if keep_id is False else None if keep_id is True else Ack(keep_id=keep_id)
+        else:
+            found = await self._end(lease, opened, value)
+        if self._app.log_calls and isinstance(found, Ack | AckAfter | None):
+            self._tell(lease, opened.definition.name, time.monotonic() - began)
+        return found
+
+    def _tell(self, lease: Lease, function: str, seconds: float) -> None:
+        telling.say(
+            log, logging.INFO, "queue %s: task %a of %s() done in %.2f s (attempt %d)", self._queue, lease.task,
+            function, seconds, lease.attempt,
+            fields={
+                "queue": self._queue, "task": lease.task, "attempt": lease.attempt, "function": function,
+                "seconds": round(seconds, 6),
+            },
+        )  # fmt: skip
 
     def _unrun(self, error: TimeoutqError) -> Unrun:
         name = error.function if isinstance(error, UnknownFunction | BadArguments) else ""
@@ -148,7 +176,7 @@ class CallRunner:
         batch = None if options.batch is None else CallsBefore(options.batch, place.queue, options.order)
         name = opened.definition.name
         context: Context[Any] = Context(
-            name, lease.task, lease.attempt, lease.fence, place.state, opened.tick, batch, notes
+            name, lease.task, lease.attempt, lease.fence, place.state, opened.tick, batch, notes, options.headers or {}
         )
         try:
             return await self._next(context, opened, 0)()

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, Never, NoReturn, TypeVar, cast, get_args, ge
 
 import msgspec
 
+from timeoutq.functions import models
 from timeoutq.functions.context import Context
 from timeoutq.functions.errors import BadArguments, BadFunction
 from timeoutq.words.arguments import error_words, shown
 
 T = TypeVar("T")
 
-_ENCODER = msgspec.json.Encoder()
 _EXACT = (int, str, bool)  # what always arrives as it was sent: msgspec takes nothing else for these
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -74,7 +74,7 @@ class Signature:
         self._is_whole = len(self._needed) == len(slots)
         self._is_exact = self._is_simple and all(one.annotation in _EXACT for one in slots)
         self._struct = _struct(name, slots)
-        self._decoder = msgspec.json.Decoder(self._struct)
+        self._decoder: msgspec.json.Decoder[msgspec.Struct] = models.decoder(self._struct)
         self._fields = dict(zip(self._struct.__struct_encode_fields__, self._struct.__struct_fields__, strict=True))
         self._after_first: Signature | None = None
 
@@ -138,8 +138,8 @@ class Signature:
         """Write the arguments of a call; give what `values` reads, too. Raises `BadArguments`, with the parameter."""
         bound = self.bind(args, kwargs)
         try:
-            struct = msgspec.convert(bound, self._struct)
-            data = _ENCODER.encode(struct)
+            struct = models.convert(bound, self._struct)
+            data = models.ENCODER.encode(struct)
             arrived = struct if self._is_exact else self._decoder.decode(data)
             is_same = arrived is struct or bool(arrived == struct)
         except Exception as error:  # the arguments may be anything, and their classes may raise anything
@@ -277,12 +277,14 @@ class Signature:
 
         It describes what `encode` writes. A worker takes arguments that have a name by their place, too.
         """
-        (found,), parts = msgspec.json.schema_components([self._struct], ref_template="#/$defs/{name}")
+        (found,), parts = msgspec.json.schema_components(
+            [self._struct], schema_hook=models.schema, ref_template="#/$defs/{name}"
+        )
         inside = parts.pop(cast("str", found["$ref"]).rpartition("/")[2])
         shapes: dict[str, Any] = inside["properties"]
         for name, one in self.slots.items():
             if not one.is_needed and _is_written(one.otherwise):
-                shapes[name] = {**shapes[name], "default": msgspec.json.decode(_ENCODER.encode(one.otherwise))}
+                shapes[name] = {**shapes[name], "default": msgspec.json.decode(models.ENCODER.encode(one.otherwise))}
         named = [name for name in self._named if name not in self._by_place]
         a: dict[str, Any] = {"type": "array", "prefixItems": [shapes[name] for name in self._by_place]}
         a["minItems"] = sum(self.slots[name].is_needed for name in self._by_place)
@@ -302,14 +304,10 @@ class Signature:
 def check_type(annotation: object) -> None:
     """Raise `TypeError`, with the reason, for a type that JSON cannot hold."""
     try:
-        msgspec.json.Decoder(cast("Any", annotation))
-        msgspec.json.schema(annotation, schema_hook=_foreign)
+        models.decoder(annotation)
+        msgspec.json.schema(annotation, schema_hook=models.schema)
     except Exception as error:  # an annotation inside a class may name what is not there, for example
         raise TypeError(str(error)) from error
-
-
-def _foreign(kind: type) -> Never:
-    raise TypeError(f"{kind.__qualname__} is no type of JSON: pass what it is made of, make it a dataclass, or say Any")
 
 
 _PLAIN: Mapping[Any, Collection[type]] = {
@@ -358,7 +356,7 @@ def _slot(parameter: Parameter, annotation: Any, name: str) -> Slot:
         travelling, otherwise = GenericAlias(dict, (str, kept)), {}
     elif otherwise is not Parameter.empty:
         with suppress(Exception):  # many write x: int = None
-            otherwise = msgspec.convert(otherwise, kept)
+            otherwise = models.convert(otherwise, kept)
     return Slot(parameter.name, parameter.kind, kept, travelling, otherwise)
 
 
@@ -389,7 +387,7 @@ def _struct(name: str, slots: Sequence[Slot]) -> type[msgspec.Struct]:
             name, fields, rename={f"p{place}": one.name for place, one in enumerate(slots)},
             forbid_unknown_fields=True, kw_only=True,
         )  # fmt: skip
-        msgspec.json.Decoder(made)
+        models.decoder(made)
     except Exception as error:
         raise BadFunction(f"{name}(): its parameters cannot be passed together: {error_words(error)}") from error
     return made
@@ -412,7 +410,7 @@ def _words(error: Exception, name: str | None) -> str:
 
 def _is_written(value: object) -> bool:
     try:
-        return bool(_ENCODER.encode(value))
+        return bool(models.ENCODER.encode(value))
     except Exception:  # an argument may be anything
         return False
 
@@ -426,5 +424,5 @@ def _list(parts: Sequence[bytes]) -> bytes:
 
 
 def _dict(parts: Mapping[str, bytes], more: bytes = b"") -> bytes:
-    pairs = [_ENCODER.encode(name) + b":" + value for name, value in parts.items()]
+    pairs = [models.ENCODER.encode(name) + b":" + value for name, value in parts.items()]
     return b"{" + b",".join(filter(None, [*pairs, more])) + b"}"

@@ -36,15 +36,16 @@ def api() -> Any:
     return found
 
 
-def made(trace: Any, function: str, queue: str, id: bytes) -> str | None:
+def made(trace: Any, function: str, queue: str, id: bytes, parent: Any = None) -> str | None:
     """Note in a span of its own that a call is made; give what the payload says of the trace, None if nothing.
 
-    `trace` is what `api` gives; asking it once for many calls is quicker than asking once for each.
+    `trace` is what `api` gives; asking it once for many calls is quicker than asking once for each. The span begins
+    under `parent`, a context, or under the span in which this is called.
     """
     if trace is None:
         return None
     span = trace.get_tracer(NAME).start_span(
-        f"create {function}", kind=trace.SpanKind.PRODUCER, attributes=_about("create", function, queue, id)
+        f"create {function}", parent, trace.SpanKind.PRODUCER, _about("create", function, queue, id)
     )
     span.end()
     carrier: dict[str, str] = {}

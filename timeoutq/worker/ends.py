@@ -46,6 +46,7 @@ class AckOfFound:
     kept: Kept | None = None  # the result of the run
     keep_ms: int | None = None  # for how long done keeps the id; 0: not at all, None: as the queue says
     missing: int = 0  # how many puts for other shards are not confirmed
+    failure: Failure | None = None  # what ends the lease instead of an ack, once its puts are confirmed
     is_void: bool = False  # whether the lease is being ended in another way
 
     @property
@@ -127,7 +128,9 @@ class Ends:
 
     def ack_found(self, ack: AckOfFound) -> None:
         """Add an ack that fits into one call, and whose puts for other shards are confirmed."""
-        if ack.found.ids or ack.again_ms >= 0:
+        if ack.failure is not None:
+            self.fails.append(ack.failure)
+        elif ack.found.ids or ack.again_ms >= 0:
             self.calls.append(ack.call(self._talk.operations))
         elif ack.kept is not None or ack.keep_ms is not None:
             self.kept.append(ack)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from timeoutq.server.calls import Kept
 from timeoutq.words.arguments import class_name, error_words, is_group
 from timeoutq.words.errors import HandlerNotFound, InvalidInput, WrongResult
-from timeoutq.words.model import Ack, Lease, Release
+from timeoutq.words.model import Ack, Lease, Release, Task
 from timeoutq.words.retry import GiveUp, Retry, RetryPolicy, members
 from timeoutq.words.telling import running
 
@@ -59,6 +59,7 @@ class Verdict:
 
     policy: RetryPolicy | None = None  # decides when the task is tried again; None: that of the worker
     result: Callable[[], Kept] | None = None  # makes the result that the queue keeps if the task is given up
+    then: Callable[[str], Task] | None = None  # makes the task that is put into this queue before it is given up
 
 
 @dataclass(kw_only=True)
@@ -80,6 +81,7 @@ class Expired:
     """A handler that `Serves` returns this for a task that it does not begin any more: the task goes to failed."""
 
     words: str  # begin with "expired: "
+    then: Task | None = None  # what is put first
 
 
 @dataclass(frozen=True, slots=True)

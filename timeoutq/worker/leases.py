@@ -98,7 +98,8 @@ class Leases:
         self.woken = woken  # set when there is something to send, or another reason for the pump to look
         self.wake = woken.set
         self.runtime = MaxRuntime(queue, rules.max_runtime)
-        self._failures = Failures(queue.retry if rules.retry is None else rules.retry, worker_log, rules.judge)
+        policy = queue.retry if rules.retry is None else rules.retry
+        self._failures = Failures(queue.name, policy, worker_log, rules.judge)
         self.started = time.time()
         self.tally = Tally()
         self.spans = Spans()  # how long handlers ran
@@ -200,7 +201,7 @@ class Leases:
             self._release(lease, came)
         elif isinstance(came, Expired):
             self.log.of_task(logging.INFO, lease, "is given up: %s", came.words, error=came.words)
-            self.ends_of(lease).fails.append(Failure(lease, -1, came.words.encode(), b""))
+            self._fail(Failure(lease, -1, came.words.encode(), b"", then=came.then))
         elif raised or isinstance(came, Retry | GiveUp):
             self.failed(lease, came)
         else:
@@ -324,7 +325,16 @@ class Leases:
         """End the lease as a failed attempt; never raises, whatever the error and the retry policy do."""
         if isinstance(error, Hopeless):
             error, hopeless = error.error, True
-        self.ends_of(lease).fails.append(self._failures.judge(lease, error, hopeless=hopeless))
+        self._fail(self._failures.judge(lease, error, hopeless=hopeless))
+
+    def _fail(self, failure: Failure) -> None:
+        lease = failure.lease
+        if failure.then is None:
+            self.ends_of(lease).fails.append(failure)
+            return
+        here, away = self.queue.division.sorted(lease, arguments.tasks((failure.then,)))
+        puts = away or {self.queue.division.which(lease): here}
+        self._give(AckOfFound(lease, TaskList(), away=puts, failure=failure))
 
     def interrupted(self, run: Run) -> None:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
@@ -439,6 +449,10 @@ class Leases:
         leases = [ack.lease for ack in sent.acks if not ack.is_void] if sent.acks else sent.leases
         for ack in sent.acks:
             ack.is_void = True
+            if ack.failure is not None:  # its attempt has failed in any case
+                leases.remove(ack.lease)
+                self.ends_of(ack.lease).fails.append(ack.failure)
+                self.log.of_task(logging.WARNING, ack.lease, "has failed, and nothing is put for it: %s", error)
         for lease in leases:
             self.failed(lease, error, hopeless=True)
         self.wake()

@@ -7,12 +7,13 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from timeoutq.client import AsyncDriver
 from timeoutq.server.calls import Kept
 from timeoutq.words import arguments, tracebacks
-from timeoutq.words.model import Lease
+from timeoutq.words.model import Lease, Task
 from timeoutq.words.retry import Retry, RetryPolicy, decision
 from timeoutq.worker.handlers import Verdict
 from timeoutq.worker.worker_log import WorkerLog, log
@@ -105,16 +106,18 @@ class Failure:
     trace: bytes  # as `tracebacks.trace` gives it
     block_ms: int = 0  # for how long the host of the task is blocked; 0: it is not
     kept: Kept | None = None  # the result that is kept of a task that is given up
+    then: Task | None = None  # what is put first
 
 
 class Failures:
     """Decides by one policy, unless the handler judges by itself, and logs each failure."""
 
     def __init__(
-        self, policy: RetryPolicy, worker_log: WorkerLog, ask: Callable[[Lease, BaseException], Verdict | None]
-    ) -> None:
+        self, queue: str, policy: RetryPolicy, worker_log: WorkerLog,
+        ask: Callable[[Lease, BaseException], Verdict | None],
+    ) -> None:  # fmt: skip
         """Prepare; `ask` asks the handler."""
-        self._policy, self._log, self._ask = policy, worker_log, ask
+        self._queue, self._policy, self._log, self._ask = queue, policy, worker_log, ask
 
     def judge(self, lease: Lease, error: BaseException, *, hopeless: bool = False) -> Failure:
         """Decide what an error means for the task of a lease, and log it; no repeat mends one that is `hopeless`."""
@@ -130,12 +133,14 @@ class Failures:
             "given up" if given_up else f"again in {retry_ms / 1000:g} s", said, error=said,
             traceback=tracebacks.read_traceback(trace, said) if is_detailed else None,
         )  # fmt: skip
-        kept = None
+        kept = then = None
         if given_up and verdict.result is not None:
             kept = self._of_user(verdict.result, lease, "has failed, and is kept without a result")
+        if given_up and verdict.then is not None:
+            then = self._of_user(partial(verdict.then, self._queue), lease, "has failed, and nothing is put for it")
         decides = decision(error)
         block_ms = arguments.delay_ms(decides.block_host, "block_host") if isinstance(decides, Retry) else 0
-        return Failure(lease, retry_ms, text, trace, block_ms, kept)
+        return Failure(lease, retry_ms, text, trace, block_ms, kept, then)
 
     def _retry_ms(self, policy: RetryPolicy, lease: Lease, error: BaseException) -> int:
         def decided(policy: RetryPolicy) -> int:

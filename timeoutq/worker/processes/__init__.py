@@ -9,6 +9,7 @@ The modules, in reading order: each imports only from those above it.
                 one.
     process     Runs one worker in this process: starts its event loop, passes orders on to it, and tells why the worker
                 ended.
+    reloading   Tells when the files of a program have changed, and its processes are to be replaced: `worker --reload`.
     supervisor  Runs a worker in several processes, replaces those that die, and reports at once which tasks they were
                 running.
 """

@@ -24,6 +24,7 @@ from timeoutq.words.model import Answer, Lease
 from timeoutq.worker.health import Verdict, judge_all
 from timeoutq.worker.processes.ledger import Left, SharedLedger
 from timeoutq.worker.processes.process import Orders, crash, reporting, run_worker
+from timeoutq.worker.processes.reloading import EVERY, Watch
 from timeoutq.worker.processes.responder import Responder
 from timeoutq.worker.processes.roster import Order, Roster, Told
 from timeoutq.worker.worker import Worker
@@ -50,6 +51,7 @@ class Job:
     drain_deadline: float = 25.0
     health: tuple[str, int] | None = None
     """Where the supervisor answers health checks for all processes; see `responder.py`."""
+    watch: Watch | None = None  # the files whose change replaces all processes
 
 
 def supervise(job: Job) -> tuple[int, str]:
@@ -134,6 +136,10 @@ class _Supervisor:
                 while roster.is_due(time.monotonic()) and self._start():
                     pass
                 rest = roster.next_look(time.monotonic()) - time.monotonic()
+                if self._job.watch is not None and not roster.is_stopping:
+                    rest = min(rest, EVERY)
+                    if self._job.watch.changed():
+                        self._order(Order.DRAIN)  # those that end before they were asked to stop are replaced
                 for number in self._signals.wait(rest, self._responder):
                     if number != signal.SIGCHLD:
                         self._order(roster.heard(number, time.monotonic()))
@@ -290,6 +296,8 @@ class _Supervisor:
 
     def _ended(self, child: _Child, code: int) -> None:
         pid, (told, words) = child.pid, child.ledger.told()
+        if self._job.watch is not None and code == exit_codes.USAGE:
+            told = Told.NOTHING  # its program may be saved at this moment, or be mended soon: another one tries again
         ending = self._roster.ending(pid, told, code, time.monotonic())
         # no worker: the process ended before it had one
         more: dict[str, Any] = {"code": code, "worker": child.ledger.worker or None}
