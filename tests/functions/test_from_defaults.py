@@ -26,7 +26,7 @@ def test_the_defaults_that_the_page_names(app: App, queue: Queue, page: str) -> 
     rows = [line.split(" | ")[:2] for line in table[1:]]
     named = {what.removeprefix("| "): value for what, value in rows}
     worker = app.worker()
-    assert named["calls at once in a worker"] == f"{worker.concurrency}, in one process"
+    assert named["calls at once in a worker"] == f"{worker.concurrency}, of these {app.threads} [`def`](threads.md)"
     assert named["SIGTERM"] == f"waits up to {worker.drain_deadline:.0f} s, then gives the call back"
     assert (named["a result is kept"], KEEP_RESULT) == ("an hour; an error a week", 3600)
 

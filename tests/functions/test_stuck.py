@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.rig import pool
 from tests.rig.calling import failure
 from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, Worker
+from timeoutq import AsyncQueue, Queue, State, Worker
 from timeoutq.functions import App, CallCancelled, CallFailed, Calls, threads
 from timeoutq.watch.doctor import examine
-from timeoutq.worker.processes.ledger import SharedLedger
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over its max_runtime"])
@@ -41,9 +43,8 @@ async def test_a_def_that_goes_on_though_it_was_stopped_stops_no_other_call(
 
     hung = stuck.options(max_runtime=None if how == "cancelled" else 0.2).delay()
     innocent = long.delay()
-    ledger = SharedLedger(400)
     jobs = AsyncQueue(queue.name, url, timeout=5)
-    worker = Worker(jobs, Calls(app), concurrency=2, signals=False, ledger=ledger)
+    worker = Worker(jobs, Calls(app), concurrency=2, signals=False)
     running = asyncio.create_task(worker.run())
     try:
         await asyncio.to_thread(wait_until, lambda: len(begun) == 2)
@@ -61,47 +62,34 @@ async def test_a_def_that_goes_on_though_it_was_stopped_stops_no_other_call(
         tally = await running
         await jobs.close()
         app.close()
-        ledger.close()
     assert (tally.end, begun.count("long")) == ("stopped", 1)
     assert "another thread takes its place" in caplog.text
 
 
-def test_a_process_is_worn_out_when_too_many_threads_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "PATIENCE", 0.0)
-    monkeypatch.setattr(threads, "MOST_HUNG", 2)
-    told: list[bool] = []
-
-    async def main() -> None:
-        mine, goes_on = threads.Threads("t", lambda _, is_worn_out: told.append(is_worn_out)), threading.Event()
-        for hung in (1, 2):
-            call = asyncio.create_task(mine.run("a", goes_on.wait))
-            await asyncio.sleep(0)
-            call.cancel()
-            while len(told) < hung:
-                await asyncio.sleep(0)
-        goes_on.set()
-        mine.close()
-
-    asyncio.run(main())
-    assert told == [False, True]
-
-
 @pytest.mark.breaking
-def test_a_process_in_which_too_many_threads_hang_drains_and_is_replaced(
-    queue: Queue, run: Processes, app: App
+def test_a_process_in_which_a_def_hangs_is_replaced_at_once_and_its_other_calls_go_on(
+    queue: Queue, run: Processes, app: App, tmp_path: Path
 ) -> None:
-    @app.task(keep_result=60, retry=[], max_runtime=0.5)
-    def hang(seconds: float) -> None: ...
-
-    @app.task(keep_result=60)
-    async def process() -> int: ...  # type: ignore[empty-body]  # the worker runs another
-
-    worker = run.start("worker", "--app", "tests.rig.shop:app", SHOP_QUEUE=queue.name)
-    first = process.delay().wait(30)
-    hung = [hang.delay(3600) for _ in range(threads.MOST_HUNG)]
-    assert {failure(call, 30).message for call in hung} == {"max_runtime of 0.5 s is over"}
-    wait_until(lambda: process.delay().wait(30) != first, 30)
-    assert all(queue.inspect(call.id).crashes == 0 for call in hung)
+    for name in ("slow", "hangs_in_its_thread", "process"):
+        app.task(name=name, keep_result=60, retry=[])(pool.app.functions[name].definition.function)
+    worker = run.start(
+        "worker", "--app", "tests.rig.pool:app", "--drain-deadline", "1s", "--timeout", "2s", SHOP_QUEUE=queue.name
+    )
+    put = app.functions
+    first = put["process"].delay().wait(30)
+    slow = put["slow"].delay(str(tmp_path / "begun"), str(tmp_path / "until"))
+    wait_until((tmp_path / "begun").exists)
+    hung = put["hangs_in_its_thread"].options(max_runtime=0.5).delay(3600)
+    assert failure(hung, 30).message == "max_runtime of 0.5 s is over"
+    wait_until(lambda: put["process"].delay().wait(30) != first, 30)
+    assert slow.info().state is State.IN_PROGRESS
+    assert "another process takes the place of this one" in run.log(worker)
+    time.sleep(3)  # longer than the drain deadline and the lease
+    (tmp_path / "until").touch()
+    assert slow.wait(10) == first
+    wait_until(lambda: f"worker process {first} ended: worn out" in run.log(worker))
+    assert queue.stats().failed == 1
+    assert run.log(worker).count("started") == 2
     worker.terminate()
     assert worker.wait(30) == 0, run.log(worker)
 

@@ -33,9 +33,9 @@ def dotted(path: Path) -> str:
 ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
-    "cli": 4340,
+    "cli": 4345,
     "client": 3920,
-    "functions": 4200,
+    "functions": 4770,
     "gateway": 6050,
     "lua": 4815,
     "rooms": 2920,
@@ -45,8 +45,8 @@ BUDGETS = {
     "urls": 1140,
     "verbs": 2830,
     "watch": 3640,
-    "words": 2380,
-    "worker": 6010,
+    "words": 2390,
+    "worker": 6040,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
 

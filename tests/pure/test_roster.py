@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from timeoutq.words import exit_codes
-from timeoutq.worker.processes.roster import ECHO, PATIENCE, Order, Roster, Told
+from timeoutq.worker.processes.roster import ECHO, MOST_LEAVING, PATIENCE, Order, Roster, Told
 
 
 def running(processes: int = 2, drain_deadline: float = 10.0) -> Roster:
@@ -29,6 +29,31 @@ def test_a_process_that_died_late_is_replaced_at_once_and_one_that_died_young_af
     ends(roster, 3, now=100.5)
     assert roster.due == [100.6]
     assert roster.code == exit_codes.DONE
+
+
+def test_a_process_that_leaves_is_replaced_at_once_and_once_however_it_ends() -> None:
+    for told, code in ((Told.WORN_OUT, 0), (Told.LEAVES, -9), (Told.STOPPED, 0)):
+        roster = running(2)
+        for _ in range(2):
+            roster.leaves(1, 50.0)
+        assert roster.due == [50.0]
+        roster.started(3, 50.0)
+        assert roster.overdue(1e6, []) == []
+        ending = roster.ending(1, told, code, 100.0)
+        assert (ending.died, roster.ended(ending, "", 100.0), roster.due) == (told is Told.LEAVES, None, [])
+    roster.heard(signal.SIGTERM, 200.0)
+    roster.leaves(3, 200.0)
+    assert roster.due == [], "nobody is started who would be stopped"
+
+
+def test_the_processes_that_leave_are_no_more_than_twenty() -> None:
+    roster = running(30)
+    for pid in range(1, 31):
+        roster.leaves(pid, 1.0)
+    assert len(roster.due) == MOST_LEAVING == 20
+    roster.ended(roster.ending(1, Told.WORN_OUT, 0, 2.0), "", 2.0)
+    roster.leaves(30, 3.0)
+    assert len(roster.due) == 21
 
 
 def test_the_supervisor_ends_when_all_processes_have_drained_the_queue() -> None:

@@ -22,11 +22,6 @@ async def process() -> int:
     return os.getpid()
 
 
-@app.task(keep_result=60, retry=[], max_runtime=0.5)
-def hang(seconds: float) -> None:
-    time.sleep(seconds)
-
-
 @app.task(keep_result=60)
 async def hold(seconds: float) -> int:
     await asyncio.sleep(seconds)

@@ -152,6 +152,10 @@ class Work:
         str | None, "--app MODULE:APP: Run the functions of this App, on its queues, or on those that are named."
     ] = None
     concurrency: Annotated[int, "-c --concurrency 1..100000: Handlers that run at once in each process."] = 100
+    threads: Annotated[
+        int | None,
+        "1..1000: With --app, functions that are a plain def that run at once in each process: 20 by default.",
+    ] = None
     prefetch: Annotated[
         int | None,
         "0..100000: Tasks that are claimed before a handler is free for them; by default the worker adapts the number.",
@@ -190,6 +194,7 @@ class Work:
         if self.lifespan is not None:
             handlers.parts_of(self.lifespan, "lifespan")
         if of_app is None:
+            refuse(self.threads is not None, "--threads is for functions, with --app: a handler has --concurrency")
             refuse(
                 not words,
                 "there is nothing to do: name queues and a handler, as in `worker QUEUE MODULE:FUNCTION`, or an app, "
@@ -217,7 +222,7 @@ class Work:
             from timeoutq.functions import Calls
             from timeoutq.functions.app import load_app
 
-            handler = Calls(load_app(path))
+            handler = Calls(load_app(path), threads=self.threads)
         return Worker(
             dict(zip(queues, weights, strict=True)) if weights else queues, handler, concurrency=self.concurrency,
             prefetch=self.prefetch, burst=self.burst, lifespan=self.lifespan, max_tasks=self.max_tasks,

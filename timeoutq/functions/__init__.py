@@ -31,6 +31,8 @@ The modules, in reading order: each imports only from those above it.
     scheduling  `app.schedules`, calls that are put again and again, and the schedules that decorators declare.
     threads     Threads in which a worker calls functions that are a plain `def`, while a coroutine of the worker waits
                 for each.
+    processes   Pool processes, in which a worker calls functions with `executor="process"`: it can end such a call at
+                any moment.
     running     `Calls(app)`: the handler by which a worker runs the calls of an app.
     testing     `app.test()`: an app on queues in memory, with a clock that the test advances. Nothing skips the wire.
     app         `App`: the functions of a program, with all that its workers, schedules and tests need.

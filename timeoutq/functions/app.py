@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from timeoutq.functions.calls import Program
+from timeoutq.functions.calls import NO_INNER, Program
 from timeoutq.functions.context import Middleware
 from timeoutq.functions.errors import BadFunction
 from timeoutq.functions.running import Calls
@@ -38,16 +38,22 @@ class App(Program, Hires):
 
         `await call_next()` runs the function and gives what it returned, or raises what it raised; what the middleware
         returns stands for that. `call_next(ctx)` does the same, and hands on a context that the middleware has made,
-        with `dataclasses.replace`. Raises `BadFunction`.
+        with `dataclasses.replace`. A middleware that is a plain `def` writes `call_next()`: it runs in the thread of
+        the function, inside of all that are an `async def`; an app that has one has no functions that are an
+        `async def`. Raises `BadFunction`.
         """
         given: Any = function
-        if not inspect.iscoroutinefunction(given):
-            raise BadFunction(f"a middleware is an async def that takes (ctx, call_next), not {shown(function)}")
+        if not inspect.isroutine(given):
+            raise BadFunction(f"a middleware is a function that takes (ctx, call_next), not {shown(function)}")
         try:
             inspect.signature(given).bind(None, None)
         except TypeError as error:
             raise BadFunction(f"a middleware takes (ctx, call_next): {name_of(given)}: {error}") from error
-        self.middlewares.append(function)
+        is_async = inspect.iscoroutinefunction(given)
+        coroutine = next((name for name, one in self.functions.items() if one.definition.is_async), None)
+        if not is_async and coroutine is not None:
+            raise BadFunction(f"{name_of(given)} is a def, and {coroutine}() an async def: {NO_INNER}")
+        (self.middlewares if is_async else self.inner).append(function)
         return function
 
     def lifespan(self, function: Life) -> Life:

@@ -43,6 +43,12 @@ T_contra = TypeVar("T_contra", contravariant=True)
 Q = ParamSpec("Q")  # the parameters of the function itself, with the context
 O = TypeVar("O")  # noqa: E741  # what a plain call of the function gives; next to P, Q and R, nobody takes it for a zero
 
+IN_PROCESSES: dict[tuple[str, str, str], Registered[..., Any, ..., Any]] = {}
+"""The functions with `executor="process"` by their places: a pool process that has imported them finds them here."""
+
+MOST_THREADS = 1_000
+NO_INNER = "a middleware that is a def runs in the thread of a function, and an async def has none: write an async def"
+
 _NOT_THEN = ("id", "at", "after", "priority", "queue", "rerun")  # what nobody can choose for a call that follows
 
 
@@ -321,6 +327,7 @@ class Program:
         keep_result: Delay | None = None,
         no_retry: NoRetry | None = None,
         log_calls: bool = False,
+        threads: int = 20,
         url: str | None = None,
         sender: Sender | None = None,
     ) -> None:
@@ -329,20 +336,23 @@ class Program:
         `queues` are the queues of its functions: a list, which workers serve in this order, or a mapping of names to
         weights; None is one queue with the app's name. `retry`, `max_runtime` (seconds) and `keep_result` (seconds that
         results are kept: an hour if left out, 0 for not at all) are for functions that say nothing themselves, and so
-        is `no_retry`: exceptions after which a call is given up at once. `url` is the server, as for `Queue`: the first
-        call that is put connects. With `secret`, all calls are signed (but not `ctx.tick`), and others are refused; of
-        a list, the first signs and each is accepted. With `log_calls`, workers log a line of level INFO for each call
-        that is done. Raises `InvalidInput`.
+        is `no_retry`: exceptions after which a call is given up at once. `threads` is how many functions that are a
+        plain `def` run at once in a worker process: a database has no more connections from it. `url` is the server, as
+        for `Queue`: the first call that is put connects. With `secret`, all calls are signed (but not `ctx.tick`), and
+        others are refused; of a list, the first signs and each is accepted. With `log_calls`, workers log a line of
+        level INFO for each call that is done. Raises `InvalidInput`.
         """
         self.name = arguments.queue_name(name)
         self.queues = Queues.of(queues, self.name)
         self.secrets = Secrets(secret)
+        self.threads = arguments.count(threads, "threads", high=MOST_THREADS)
         self.log_calls = arguments.flag(log_calls, "log_calls")
         self._defaults = {"retry": retry, "max_runtime": max_runtime, "keep_result": keep_result, "no_retry": no_retry}
         options.settings({}, self._defaults, self.name)
         self._functions: dict[str, TaskFunction[..., Any]] = {}
         self.functions: Mapping[str, TaskFunction[..., Any]] = MappingProxyType(self._functions)  # by their names
         self.middlewares: list[Middleware] = []  # what runs around each call, the outermost first
+        self.inner: list[Middleware] = []  # those that are a `def`: they run in the thread, inside of the others
         self.life: Lifespan[Any] | None = None  # what is around the life of a worker; its value is `ctx.state`
         if url is not None:
             address.read(url)  # refuses what is no URL
@@ -362,10 +372,12 @@ class Program:
         `name` is what calls carry (the function's own name if left out), `queue` the queue that they go to. `retry`,
         `max_runtime`, `keep_result` and `no_retry` are as for the app. `key` makes ids of arguments, so that two
         callers make one call: a template such as "thumb:{path}", or True for all arguments; `unique` says how long such
-        an id keeps others away ("active" if left out). `limit` says how many calls run at once. `expires` is in how
-        many seconds a call must begin once it is ready; later, it never begins. `cron` (with `tz`) or `every` calls the
-        function by itself, without arguments; `times`, `missed`, `grace` and `overlap` belong to it. `on_failed` is a
-        function of the app that is called, with the id and the error, when a call has failed for good.
+        an id keeps others away ("active" if left out). `limit` says how many calls run at once. With
+        `executor="process"`, a plain `def` runs in a process, which is killed when the time of the call is over, or
+        somebody cancels it. `expires` is in how many seconds a call must begin once it is ready; later, it never
+        begins. `cron` (with `tz`) or `every` calls the function by itself, without arguments; `times`, `missed`,
+        `grace` and `overlap` belong to it. `on_failed` is a function of the app that is called, with the id and the
+        error, when a call has failed for good.
         Raises `BadFunction` for a function that cannot be a task, `InvalidInput` for options.
         """
         return Decorator(self, {})
@@ -373,7 +385,9 @@ class Program:
     def add(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Registered[..., Any, ..., Any]:
         """Register a function with the options of its decorator."""
         settings = options.settings(self.with_step(given), self._defaults, self.queue_of(given.get("queue")))
-        new = define(function, given.get("name"), settings, given.get("key"))
+        new = define(function, given.get("name"), settings, given.get("key"), self.name)
+        if new.is_async and self.inner:
+            raise BadFunction(f"{new.name}() is an async def: {NO_INNER}")
         name, begin = new.name, new.key_begins
         if name in self._functions:
             raise BadFunction(f"{self!r} has a function {name!r} already: pass another name=, such as 'billing.{name}'")
@@ -392,6 +406,8 @@ class Program:
                     "different limits: give both the same Limit(…), or another per="
                 )
         made = Registered[..., Any, ..., Any](self, new, Chosen())
+        if settings.executor == "process":
+            IN_PROCESSES[new.place] = made
         self._functions[name] = made
         return made
 
@@ -437,7 +453,7 @@ class Program:
         if found is not None:
             return found if queue is None else found.options(queue=queue)
         settings = options.settings({}, self._defaults, self.queue_of(queue))
-        return TaskFunction(self, define(_elsewhere, ids.function_name(name), settings, None), Chosen())
+        return TaskFunction(self, define(_elsewhere, ids.function_name(name), settings, None, self.name), Chosen())
 
     def send(self, name: str, /, *args: Any, queue: str | None = None, **kwargs: Any) -> Result[Any]:
         """Put a call of a function by its name, as `named(name, queue).delay(…)` does; blocks."""
@@ -532,6 +548,10 @@ class Program:
 
     def _callback(self, then: FunctionCall[Any], ready: Sequence[Posted], name: str, is_new: bool) -> Posted:
         """Decide everything about the callback of a batch."""
+        if then.settings.executor == "process" and then.definition.signature.context:
+            raise InvalidInput(
+                f"{then.function}() runs in a process, where it cannot ask ctx.batch: let it have a thread"
+            )
         why = "the callback of a batch is put once, when it has ended"
         self._own(then).chosen.refuse(("at", "after", "rerun", "expires"), why)
         # whoever puts the batch again seals it with the same callback: it has no trace of its own

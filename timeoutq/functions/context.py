@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
@@ -234,10 +234,10 @@ class Context(Generic[S_co]):
 class CallNext(Protocol):
     """Runs the next middleware or the function, and gives its result."""
 
-    def __call__(self, ctx: Context[Any] | None = None, /) -> Awaitable[Any]:
-        """Run it: `await call_next()`. A context that is passed stands in the place of the middleware's own."""
+    def __call__(self, ctx: Context[Any] | None = None, /) -> Any:
+        """Run it: `await call_next()`; in a `def`, `call_next()`. A context that is passed replaces the own one."""
         ...
 
 
-Middleware = Callable[[Context[Any], CallNext], Awaitable[Any]]
+Middleware = Callable[[Context[Any], CallNext], Any]
 """Runs around a call; its result stands for that of the function."""

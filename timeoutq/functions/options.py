@@ -24,6 +24,9 @@ Unique = Literal["active", "forever"] | timedelta
 """How long the id of a call keeps other calls away. "active": while the call is ready, scheduled or in progress; a
 timedelta: then, and for this time after the call has ended; "forever": always."""
 
+Executor = Literal["thread", "process"]
+"""Where a plain `def` runs: in a thread of the worker, or in a process, which can be killed."""
+
 KEEP_RESULT = 3600.0  # seconds for which results are kept if nobody says otherwise
 MOST_RETRIES = 1_000
 MOST_QUEUES = 100
@@ -118,6 +121,7 @@ class TaskOptions(Timed, total=False):
     expires: Delay | None
     no_retry: NoRetry | None
     on_failed: OfApp | None
+    executor: Executor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,7 @@ class Settings:
     expires: float | None = None  # seconds in which a call must begin once it is ready
     no_retry: tuple[type[BaseException], ...] = ()
     on_failed: Step | None = None  # what is put when a call has failed for good
+    executor: Executor = "thread"
     timed: Schedule | None = None  # when the function is called by itself
 
     def with_options(self, chosen: Options) -> Settings:
@@ -168,7 +173,7 @@ def settings(given: Mapping[str, Any], defaults: Mapping[str, Any], queue: str) 
     if limit is not None and not isinstance(limit, Limit):
         raise InvalidInput(f"limit= takes a Limit(concurrency=…, every=…, per=…), not {shown(limit)}")
     said = {name: value for name, value in {**defaults, **given}.items() if value is not None}
-    names = (*_OF_FUNCTIONS, "expires")
+    names = (*_OF_FUNCTIONS, "expires", "executor")
     found = {name: checked(name, said[name]) for name in names if name in said}
     if isinstance(found.get("expires"), datetime):
         raise InvalidInput("expires= of a function is seconds or a timedelta: give a datetime to f.options(expires=…)")
@@ -324,6 +329,12 @@ def _no_retry(value: Any) -> tuple[type[BaseException], ...]:
     raise InvalidInput(f"no_retry= takes classes of exceptions, as in (ValueError, KeyError), not {told}")
 
 
+def _executor(value: object) -> Executor:
+    if value in ("thread", "process"):
+        return value
+    raise InvalidInput(f'executor must be "thread" or "process", not {shown(value)}')
+
+
 def _waits(value: object) -> tuple[float, ...]:
     told = shown(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -341,6 +352,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "at": lambda value: int(arguments.due(value, None)) / 1000,
     "after": lambda value: arguments.delay_ms(value, "after") / 1000,
     "unique": _unique,
+    "executor": _executor,
     "priority": arguments.priority,
     "retry": _waits,
     "keep_result": lambda value: min(arguments.delay_ms(value, "keep_result") / 1000, LONGEST),

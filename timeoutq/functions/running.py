@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from timeoutq.functions import limits, outcomes
-from timeoutq.functions.calls import Program
+from timeoutq.functions.calls import MOST_THREADS, Program
 from timeoutq.functions.client import Posted, Shared
 from timeoutq.functions.context import CallNext, CallsBefore, Context, Notes
 from timeoutq.functions.envelope import NO_OPTIONS, Secrets
 from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, BadResult, Forged, UnknownFunction, UnknownSecret
-from timeoutq.functions.task import Opened
+from timeoutq.functions.task import Definition, Opened
 from timeoutq.functions.threads import Threads
 from timeoutq.functions.tracing import traced
 from timeoutq.server.calls import Kept
 from timeoutq.words import telling
-from timeoutq.words.arguments import Packed, delay_ms, error_words, is_group, shown
+from timeoutq.words.arguments import Packed, count, delay_ms, error_words, is_group, shown
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.words.model import Ack, Lease, Task, raw
 from timeoutq.words.retry import GiveUp, Retry, RetryPolicy, decision, members
@@ -33,7 +33,10 @@ from timeoutq.words.text import safe
 from timeoutq.worker.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Expired, Hopeless, Result, Serves, Unrun, Verdict
 
 if TYPE_CHECKING:
+    from timeoutq.functions.processes import Hold, Processes
     from timeoutq.worker.served import Place
+
+Run = Callable[[Context[Any], Opened], Awaitable[Any]]  # what runs a function, within its middlewares
 
 log = logging.getLogger(__name__)
 
@@ -51,15 +54,23 @@ UNCHECKED = Secrets()  # reads a call without a look at its signature
 class Calls(Serves):
     """The handler of a worker that runs the calls of one app."""
 
-    threads: Callable[[str, Callable[[str, bool], None]], Threads] = Threads
-    """Makes what carries out functions that are a plain `def`, of one queue."""
+    new_threads: Callable[[str, Callable[[str], None]], Threads] = Threads
+    """Makes what carries out functions that are a plain `def`."""
+    in_processes = True  # whether those with `executor="process"` have processes; else they have threads, too
 
-    def __init__(self, app: Program) -> None:
+    def __init__(self, app: Program, *, threads: int | None = None) -> None:
+        """Prepare; `threads` is how many functions that are a plain `def` run at once (None: as the app says)."""
         self.app = app
         self.lifespan = app.life
+        self.threads = app.threads if threads is None else count(threads, "threads", high=MOST_THREADS)
 
     def __repr__(self) -> str:
         return f"Calls({self.app!r})"
+
+    def most(self, concurrency: int) -> int:
+        """Give how many calls a worker is to run at once: no more than have threads, if none is an `async def`."""
+        is_async = any(one.definition.is_async for one in self.app.functions.values())
+        return concurrency if is_async else min(concurrency, self.threads)
 
     def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result | AckAfter | Expired]]:
         """Give what runs the calls of this queue."""
@@ -73,7 +84,7 @@ class Calls(Serves):
             )  # fmt: skip
         place.publish({name: one.version for name, one in self.app.functions.items()})
         place.declare(declaring(self.app, place.name, place.queue.flows))
-        return traced(CallRunner(self.app, place, self.threads).run, place.name)
+        return traced(CallRunner(self, place).run, place.name)
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict | None:
         """Say by which policy a call is tried again, and what is kept of its failure if it is given up."""
@@ -93,13 +104,38 @@ class Calls(Serves):
         return Verdict(policy, kept, lambda queue: self.app.failed(lease.payload, queue, raw(lease.task), words))
 
 
+class Hands:
+    """What runs the functions of a worker that are a plain `def`: one for all its queues."""
+
+    def __init__(self, calls: Calls, place: Place) -> None:
+        self.free = asyncio.Semaphore(calls.threads)
+        self.threads = calls.new_threads(f"{place.name}-call", place.hangs)
+        place.at_end(self.threads.close)
+        self.processes: Processes | None = None
+        if calls.in_processes and any(one.settings.executor == "process" for one in calls.app.functions.values()):
+            from timeoutq.functions.processes import Processes  # it needs a system with fork
+
+            self.processes = Processes()
+            place.at_end(self.processes.close)
+
+    async def hold(self, processes: Processes, task: str, definition: Definition) -> Hold:
+        """Give the hold on a process that is ready."""
+        hold = processes.hold(definition)
+        if not hold.is_ready:
+            try:
+                await self.threads.run(task, hold.begin)
+            except BaseException:
+                hold.kill()
+                hold.leave()
+                raise
+        return hold
+
+
 class CallRunner:
     """Runs the calls of one queue."""
 
-    def __init__(self, app: Program, place: Place, new_threads: Callable[..., Threads]) -> None:
-        self._app, self._place, self._queue = app, place, place.name
-        self._new_threads = new_threads
-        self._threads: Threads | None = None
+    def __init__(self, calls: Calls, place: Place) -> None:
+        self._calls, self._app, self._place, self._queue = calls, calls.app, place, place.name
         self._declared, self._declaring = limits.Declared(), Shared()
         self._unrunnable: set[str] = set()  # the functions of which it was said that their calls cannot be run here
 
@@ -118,14 +154,12 @@ class CallRunner:
         began = time.monotonic()
         if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._app.middlewares:
             value = await opened.definition.function(*opened.args, **opened.kwargs)
+        elif opened.definition.is_async:
+            value = self._late(lease, opened) or await self._within_runtime(lease, opened)
         else:
-            if (until := opened.expires) is not None and (late := self._place.now(lease) - until) > 0:
-                when = datetime.fromtimestamp(until, UTC).isoformat(" ", "milliseconds")
-                words, then = f"expired: it was to begin by {when}, and a worker came to it {late:.3f} s later", None
-                if opened.settings.on_failed is not None:
-                    then = self._app.failed(lease.payload, self._queue, raw(lease.task), words)
-                return Expired(words, then)
-            value = await self._within_runtime(lease, opened)
+            value = await self._in_turn(lease, opened)
+        if isinstance(value, Expired):
+            return value
         found: Result | AckAfter
         if value is None and not (opened.then or opened.settings.keep_none):
             keep_id = opened.keep_id
@@ -158,20 +192,45 @@ class CallRunner:
 
     # ---- around the function
 
-    async def _within_runtime(self, lease: Lease, opened: Opened) -> Any:
+    def _late(self, lease: Lease, opened: Opened) -> Expired | None:
+        """Give the end of a call that was to begin before now."""
+        if (until := opened.expires) is None or (late := self._place.now(lease) - until) <= 0:
+            return None
+        when = datetime.fromtimestamp(until, UTC).isoformat(" ", "milliseconds")
+        words, then = f"expired: it was to begin by {when}, and a worker came to it {late:.3f} s later", None
+        if opened.settings.on_failed is not None:
+            then = self._app.failed(lease.payload, self._queue, raw(lease.task), words)
+        return Expired(words, then)
+
+    async def _in_turn(self, lease: Lease, opened: Opened) -> Any:
+        """Run a plain `def` when a thread is free, and a process ready: until then, its time does not count."""
+        shared = self._place.shared
+        hands: Hands = shared.get(Hands) or shared.setdefault(Hands, Hands(self._calls, self._place))
+        async with hands.free:
+            hold: Hold | None = None
+            if hands.processes is not None and opened.definition.settings.executor == "process":
+                hold = await hands.hold(hands.processes, lease.task, opened.definition)
+            try:
+                call = partial(self._in_thread, hands.threads, hold, lease)
+                return self._late(lease, opened) or await self._within_runtime(lease, opened, call)
+            finally:
+                if hold is not None:
+                    hold.leave()
+
+    async def _within_runtime(self, lease: Lease, opened: Opened, call: Run | None = None) -> Any:
         seconds = opened.settings.max_runtime
         if seconds is None:
-            return await self._around(lease, opened)
+            return await self._around(lease, opened, call)
         off, is_over = self._place.limit(lease, seconds), False
         try:
-            value = await self._around(lease, opened)
+            value = await self._around(lease, opened, call)
         finally:
             is_over = off()
         if is_over:  # it was not cancelled, though it was to be
             raise self._place.over(seconds, ": the event loop was blocked and could not cancel the function")
         return value
 
-    async def _around(self, lease: Lease, opened: Opened) -> Any:
+    async def _around(self, lease: Lease, opened: Opened, call: Run | None) -> Any:
         notes, place, options = Notes(self._place, lease), self._place, opened.options
         batch = None if options.batch is None else CallsBefore(options.batch, place.queue, options.order)
         name = opened.definition.name
@@ -179,36 +238,54 @@ class CallRunner:
             name, lease.task, lease.attempt, lease.fence, place.state, opened.tick, batch, notes, options.headers or {}
         )
         try:
-            return await self._next(context, opened, 0)()
+            return await self._next(context, opened, 0, call or self._call)()
         except asyncio.CancelledError:
             notes.stopped = True
             raise
         finally:
             notes.close()
 
-    def _next(self, context: Context[Any], opened: Opened, at: int) -> CallNext:
+    def _next(self, context: Context[Any], opened: Opened, at: int, call: Run) -> CallNext:
         """Give what runs the middlewares from this one on, and then the function."""
 
         async def call_next(given: Context[Any] | None = None, /) -> Any:
-            found = context if given is None else given
-            if not isinstance(found, Context):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
-                raise TypeError(f"a middleware writes `await call_next()`, or call_next(ctx), not {shown(found)}")
+            found = _checked(context if given is None else given)
             if at == len(self._app.middlewares):
-                return await self._call(found, opened)
-            return await self._app.middlewares[at](found, self._next(found, opened, at + 1))
+                return await call(found, opened)
+            return await self._app.middlewares[at](found, self._next(found, opened, at + 1, call))
 
         return call_next
 
     async def _call(self, context: Context[Any], opened: Opened) -> Any:
-        definition = opened.definition
-        args = opened.args if definition.signature.context is None else (context, *opened.args)
-        if definition.is_async:
-            return await definition.function(*args, **opened.kwargs)
-        if self._threads is None:
-            self._threads = self._new_threads(f"{self._queue}-call", self._place.hangs)
-            self._place.at_end(self._threads.close)
-        found = await self._threads.run(context.task, partial(definition.function, *args, **opened.kwargs))
+        return await _function(context, opened)
+
+    async def _in_thread(
+        self, threads: Threads, hold: Hold | None, lease: Lease, context: Context[Any], opened: Opened
+    ) -> Any:
+        call: Callable[..., Any] = _function if hold is None else partial(hold.run, lease.payload)
+        if self._app.inner:
+            call = self._inner(0, call)
+        try:
+            found = await threads.run(context.task, partial(call, context, opened))
+        except asyncio.CancelledError:
+            if hold is not None:
+                hold.kill()
+            raise
         return await found if inspect.isawaitable(found) else found
+
+    def _inner(self, at: int, call: Callable[..., Any]) -> Callable[[Context[Any], Opened], Any]:
+        """Give what runs the middlewares that are a `def`, from this one on, and then the function, all in a thread."""
+        if at == len(self._app.inner):
+            return call
+        after = self._inner(at + 1, call)
+
+        def run(context: Context[Any], opened: Opened) -> Any:
+            def call_next(given: Context[Any] | None = None, /) -> Any:
+                return after(_checked(context if given is None else given), opened)
+
+            return self._app.inner[at](context, call_next)
+
+        return run
 
     async def _keep(self, queue: Any, wanted: limits.Wanted) -> None:
         if self._declared.lacking(queue.name, wanted):  # nobody goes on before the limit is kept
@@ -275,6 +352,18 @@ class CallRunner:
             if not flows.is_final(error):
                 raise
             raise GiveUp(f"what follows this call cannot be put into queue {call.queue!r}: {error}") from error
+
+
+def _function(context: Context[Any], opened: Opened) -> Any:
+    definition = opened.definition
+    args = opened.args if definition.signature.context is None else (context, *opened.args)
+    return definition.function(*args, **opened.kwargs)
+
+
+def _checked(found: Context[Any]) -> Context[Any]:
+    if not isinstance(found, Context):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
+        raise TypeError(f"a middleware calls call_next(), or call_next(ctx), not with {shown(found)}")
+    return found
 
 
 def _back(error: TimeoutqError, after: tuple[float, float], within: float) -> Unrun:

@@ -59,6 +59,7 @@ class Signature:
     def __init__(self, name: str, slots: Sequence[Slot], context: str | None = None) -> None:
         self.name = name
         self.context = context  # the name of the parameter that the worker fills, or None
+        self.state: Any = None  # the type of the state in the annotation of the context, if it says one
         self.behind = ""  # words for the message that there are too many arguments: behind what those stand
         self.slots = {one.name: one for one in slots}
         kind_of = {one.name: one.kind for one in slots}
@@ -84,20 +85,23 @@ class Signature:
         parameters, hints = _read(function, name)
         slots: list[Slot] = []
         context: str | None = None
+        state: Any = None
         for place, one in enumerate(parameters):
             annotation = hints.get(one.name, Parameter.empty)
             kind = get_origin(annotation) or annotation
             if isinstance(kind, type) and issubclass(kind, Context):
                 if place or one.kind not in _POSITIONAL:
                     raise BadFunction(f"{name}(): {one.name!r} is the context: let it be the first parameter")
-                context = one.name
+                context, state = one.name, next(iter(get_args(annotation)), None)
             elif one.name == "ctx" and annotation is Parameter.empty:
                 raise BadFunction(
                     f"{name}(): annotate 'ctx' as Context, so that the worker gives it and callers do not"
                 )
             else:
                 slots.append(_slot(one, annotation, name))
-        return cls(name, slots, context)
+        found = cls(name, slots, context)
+        found.state = state
+        return found
 
     # ---- the result of another call as the first argument
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from timeoutq.functions import ids
@@ -27,6 +29,7 @@ class Definition:
     settings: Settings
     key: ids.Template | bool  # what makes ids of arguments; True: all arguments; False: nothing does
     group: ids.Template | None
+    place: tuple[str, str, str]  # its module, its app, and its name
     is_plain: bool = field(init=False)
     """Whether a worker need only await it: an `async def` without a context, and without a limit of any kind."""
 
@@ -99,7 +102,7 @@ class Opened:
         return unique if isinstance(unique, timedelta) else unique != "active"
 
 
-def define(function: Callable[..., Any], name: str | None, settings: Settings, key: object) -> Definition:
+def define(function: Callable[..., Any], name: str | None, settings: Settings, key: object, app: str) -> Definition:
     """Read a function. Raises `BadFunction`, which names what cannot be, and how to mend it."""
     named = _named(function, name)
     signature = Signature.of(function, named)
@@ -121,6 +124,9 @@ def define(function: Callable[..., Any], name: str | None, settings: Settings, k
         if settings.keep_result:
             raise
         returns = Any  # nobody keeps it
+    module = function.__module__
+    if settings.executor == "process":
+        module = _module(function, signature)
     return Definition(
         function=function,
         is_async=inspect.iscoroutinefunction(function),
@@ -129,7 +135,30 @@ def define(function: Callable[..., Any], name: str | None, settings: Settings, k
         settings=settings,
         key=key is True if key is None or key is True else ids.Template.of(key, signature),
         group=None if per is None else ids.Template.of(per, signature, "per"),
+        place=(module, app, named),
     )
+
+
+def _module(function: Callable[..., Any], signature: Signature) -> str:
+    """Give the name under which a pool process imports the module of a function. Raises `BadFunction` if it cannot."""
+    named, wrong = signature.name, ""
+    main: Any = sys.modules["__main__"]
+    module, file, spec = function.__module__, getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if module == "__main__" and spec is not None:  # python -m module
+        module = spec.name
+    elif module == "__main__" and file is not None and Path(file).suffix == ".py":  # python module.py
+        module = Path(file).stem
+    if inspect.iscoroutinefunction(function):
+        wrong = "it is an async def, which a worker can cancel: leave executor= out, or write a def"
+    elif module == "__main__":
+        wrong = "it stands in no module that another process could import: move it into a file"
+    elif "<" in function.__qualname__:  # <lambda>, <locals>
+        wrong = "another process finds only what stands at the top of a module: move it there, as a def"
+    elif signature.state not in (None, type(None), Any):
+        wrong = f"the state of the lifespan is not in that process: annotate {signature.context!r} as Context[None]"
+    if wrong:
+        raise BadFunction(f'{named}() cannot have executor="process": {wrong}')
+    return module
 
 
 def _named(function: Callable[..., Any], name: str | None) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 from timeoutq.worker import forks
 
 PATIENCE = 5.0  # seconds that a function may go on after it was to end; then its thread hangs
-MOST_HUNG = 10  # so many threads may hang in a process; then it is worn out
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +26,6 @@ class Threaded:
     context: Context
     over: asyncio.Future[None]
     ended: bool = False
-    hangs: bool = False
     value: Any = None
     error: BaseException | None = None
 
@@ -38,11 +36,10 @@ class Threads:
     A thread cannot be stopped: a call that nobody waits for any more keeps its thread, and the next call gets another.
     """
 
-    def __init__(self, name: str, hangs: Callable[[str, bool], None]) -> None:
+    def __init__(self, name: str, hangs: Callable[[str], None]) -> None:
         """Prepare, in the event loop of the worker; `name` is what the names of the threads begin with.
 
-        `hangs` is called when a function still runs though nobody has waited for it for a while: with the words, and
-        with whether too many threads of the process hang.
+        `hangs` is called, with the words, when a function still runs though nobody has waited for it for a while.
         """
         self._name, self._hangs = name, hangs
         self._loop, self._generation = asyncio.get_running_loop(), forks.generation
@@ -51,7 +48,6 @@ class Threads:
         self._told = self._closed = False
         self._threads: int = 0
         self._busy: int = 0
-        self._hung: int = 0
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:
         """Call a function in a thread, with the caller's context; give what it returns, or raise what it raises."""
@@ -79,9 +75,7 @@ class Threads:
     def _look(self, one: Threaded) -> None:
         if not one.ended and not self._closed:
             what = f"the function of task {one.task!a:.80} still runs in its thread, {PATIENCE:g} s after it was to end"
-            one.hangs = True
-            self._hung += 1
-            self._hangs(what, self._hung >= MOST_HUNG)
+            self._hangs(what)
 
     def _collect(self) -> None:
         self._told = False
@@ -89,7 +83,6 @@ class Threads:
             one = self._done.popleft()
             self._busy -= 1
             one.ended = True
-            self._hung -= one.hangs
             if not one.over.done():  # if it is done, the coroutine was cancelled meanwhile
                 one.over.set_result(None)
 

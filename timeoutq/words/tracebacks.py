@@ -33,7 +33,7 @@ CONTEXT = "\nDuring handling of the above exception, another exception occurred:
 GROUP = 3
 """How many exceptions of a group are shown, and how deep groups within groups are followed."""
 HERE = str(Path(__file__).parent.parent)
-BETWEEN = tuple(str(Path(HERE, "functions", name)) for name in ("running.py", "threads.py"))
+BETWEEN = tuple(str(Path(HERE, "functions", name)) for name in ("running.py", "threads.py", "processes.py"))
 """What stands between a middleware and its function: it is left out, unless it has raised the exception itself."""
 
 Frame = tuple[str, int, str]
@@ -47,6 +47,8 @@ def trace(error: object) -> bytes:
     """
     if not isinstance(error, BaseException):
         return b""
+    if isinstance(told := getattr(error, "told_trace", None), bytes):  # it was raised in another process
+        return told
     try:
         text = _told(error)
     except BaseException:  # the attributes of a foreign exception may do anything, even exit the process

@@ -23,6 +23,7 @@ FOUND_AT_ONCE, NO_LIMIT = 64, 1_000_000_000
 FEW = 500.0  # few tasks end when fewer than this end per second
 
 GO_ON, DRAIN, AT_ONCE = 0, 1, 2
+FOREVER = 1e9  # seconds; event loops take no infinity
 
 CRASHES = 2
 """A task is a suspect after this many crashes: it runs alone, so that no other lease can be lost with the process."""
@@ -206,6 +207,10 @@ class Life:
         if self.by_itself:
             self.by_itself, self.until = False, 0.0  # the deadline counts from this order on
         return self.level == AT_ONCE
+
+    def take_time(self) -> None:
+        """Drain without a deadline, until somebody else gives an order: nobody waits for the end."""
+        self.by_itself, self.until = True, time.monotonic() + FOREVER
 
     def begin_drain(self) -> None:
         """Have the deadline of the drain run from now on, if it does not run yet."""

@@ -131,6 +131,10 @@ class Serves(ABC):
 
     lifespan: Lifespan[Any] | None = None  # of its workers, if they are given no other
 
+    def most(self, concurrency: int) -> int:
+        """Give how many tasks a worker of this concurrency is to run at once."""
+        return concurrency
+
     @abstractmethod
     def serve(self, place: Any) -> Callable[[Lease], Awaitable[Result | AckAfter | Expired]]:
         """Give what runs the tasks of this queue, a `Place`; the payloads of leases are the bytes as they stand."""

@@ -30,15 +30,17 @@ class Place:
         state: Any,
         queues: Sequence[AsyncDriver],
         cancel: Callable[[Run], None],
-        wear_out: Callable[[], None],
+        leave: Callable[[], bool],
+        shared: dict[Any, Any],
     ) -> None:
-        """Prepare; `cancel` ends a handler whose time is over, `wear_out` drains the worker."""
+        """Prepare; `cancel` ends a handler whose time is over, `leave` has another process take this one's place."""
         self.name = leases.queue.name
         self.queue: Any = leases.queue  # the worker's client of the queue, an `AsyncQueue` or `AsyncShardedQueue`
         self.state = state  # what the lifespan yielded in this process; None without a lifespan
         self._leases = leases
         self._queues = {queue.name: queue for queue in queues}
-        self._cancel, self._wear_out = cancel, wear_out
+        self._cancel, self._leave = cancel, leave
+        self.shared = shared  # what the queues of this worker share, by whatever the handler chooses
         self.functions: Mapping[str, tuple[str, str]] = {}
         self._schedules: Callable[[], Flow[None]] | None = None
         self.closes: list[Callable[[], object]] = []  # called when the worker has ended all work
@@ -87,13 +89,12 @@ class Place:
         """Write the error of a task whose time is over."""
         return self._leases.runtime.error(more, seconds)
 
-    def hangs(self, words: str, is_worn_out: bool) -> None:
-        """Say that a thread hangs. A worker process that is worn out, and has a supervisor, drains and is replaced."""
-        is_replaced = is_worn_out and self._leases.ledger is not None
-        cure = "this process drains, and another" if is_replaced else "another thread"
-        self._leases.log.of_queue(logging.WARNING, "%s; %s takes its place", words, cure)
-        if is_replaced:
-            self._wear_out()
+    def hangs(self, words: str) -> None:
+        """Say that a thread hangs. If a supervisor puts another process here, this one only finishes what it runs."""
+        cure = "another process takes the place of this one, which finishes its other calls"
+        self._leases.log.of_queue(
+            logging.WARNING, "%s; %s", words, cure if self._leave() else "another thread takes its place"
+        )
 
     def pause(self, seconds: float) -> None:
         """Have the worker claim nothing from this queue for so many seconds."""

@@ -48,6 +48,7 @@ class Worker:
 
     machine: Machine = THIS  # where the worker's threads come from
     sheet: Sheet | None = None  # where the worker writes its signs of health, if anybody wants to know
+    leaving: Callable[[], None] | None = None  # called if a thread hangs: has another process take this one's place
     _ran = False
     _pump: Pump | None = None
     _pumping: asyncio.Task[None] | None = None
@@ -259,6 +260,8 @@ class Worker:
             self._pump.fail(reason)
 
     async def _serve(self, generation: int) -> None:
+        if self._serves is not None:
+            self.concurrency = self._serves.most(self.concurrency)
         crew, now = self._crew(generation), time.monotonic()
         self._pump = pump = Pump(self.concurrency, crew, self._sharing, self._life, self._woken, self._log)
         for each, place in zip_longest(self._leases, self._places):
@@ -302,10 +305,11 @@ class Worker:
         around, state = Surroundings(self._span.context), self._span.state
         plain = cast("Callable[..., Any]", self.handler)
         call: Callable[[Lease], Any] = (lambda lease: plain(lease, state)) if self._shape.takes_state else plain
-        callings: list[Calling] = []
+        callings, shared = list[Calling](), dict[Any, Any]()
         for each in self._leases:
             if self._serves is not None:
-                self._places.append(Place(each, state, self.queues, partial(self._end_run, each), self._wear_out))
+                end_run = partial(self._end_run, each)
+                self._places.append(Place(each, state, self.queues, end_run, self._leave, shared))
                 call = self._serves.serve(self._places[-1])
             callings.append(Calling(call, around, each, generation, self._sharing.rank(each.number)))
         if self._shape.is_async:
@@ -316,11 +320,14 @@ class Worker:
         assert self._pump is not None
         self._pump.works[leases.number].interrupts.cancel(run, "max_runtime")
 
-    def _wear_out(self) -> None:
-        """Drain, so that the supervisor puts another process in the place of this one."""
-        if not self._life.level:
+    def _leave(self) -> bool:
+        """Have a supervisor put another process here now, and finish what runs; say whether there is a supervisor."""
+        if self.leaving is not None and not self._life.level:
             self._leases[0].tally.end = "worn_out"
             self.stop()
+            self._life.take_time()
+            self.leaving()
+        return self.leaving is not None
 
     async def _await_pump(self, pump: Pump, generation: int) -> None:
         def check() -> None:

@@ -90,7 +90,7 @@ DEFECTS: Mapping[str, Defect] = {
         (
             Change(
                 "worker.processes.roster",
-                "elif not self.is_stopping and ending.told is not Told.DRAINED:",
+                "elif not (self.is_stopping or ending.replaced or ending.told is Told.DRAINED):",
                 "elif not (self.is_stopping or ending.told is Told.DRAINED or (ending.died and ending.code == 0)):",
             ),
         ),

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
@@ -60,6 +61,7 @@ def run_worker(
         mains.append(cast("asyncio.Task[int]", asyncio.current_task()))
         code = exit_codes.DONE
         worker.ending = ending
+        worker.leaving = None if tell is None else partial(tell, Told.LEAVES)
         if orders is not None:
             orders.obey(worker)
         try:

@@ -14,6 +14,7 @@ YOUNG = 5.0  # a process that dies within this many seconds has died young
 LONGEST_PAUSE = 2.0  # seconds: the longest pause before a process that died young is replaced
 ECHO = 0.5  # two SIGTERM within this many seconds are one request that came twice: from systemd and through `sudo`, say
 PATIENCE = 20.0  # seconds that a worker has, after its drain deadline, to give its tasks back and end
+MOST_LEAVING = 20  # so many processes may finish their calls beside those that have taken their places
 LOOK_EVERY = 1.0  # seconds after which a supervisor looks at its processes though no signal has come
 
 
@@ -26,6 +27,10 @@ class Told(IntEnum):
     MAX_TASKS = 3  # it has run as many handlers as `max_tasks` allows
     HOPELESS = 4  # another process in its place would end in the same way: a bad handler, a wrong password
     WORN_OUT = 5  # a thread in it hangs
+    LEAVES = 6  # it still runs, and will be worn out: another takes its place now
+
+
+RUNS = (Told.NOTHING, Told.LEAVES)  # what a process has told that still works, or has died at it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +41,12 @@ class Ending:
     code: int  # its exit code; -9 means that signal 9 killed it
     lived: float  # seconds from its start to its end
     killed: bool = False  # whether the supervisor killed it, because it did not end
+    replaced: bool = False  # whether another process has its place already
 
     @property
     def died(self) -> bool:
         """Whether the process ended without saying first why."""
-        return self.told is Told.NOTHING
+        return self.told in RUNS
 
     @property
     def blames(self) -> bool:
@@ -70,6 +76,7 @@ class _Place:
     started: float
     kill_at: float = math.inf  # when to kill the process, because it has said that its work has ended, and still runs
     killed: bool = False
+    replaced: bool = False
 
 
 class Roster:
@@ -114,6 +121,16 @@ class Roster:
         self.due[0] = now + LOOK_EVERY
         self.due.sort()
 
+    def leaves(self, pid: int, now: float) -> None:
+        """Have another process take the place of one that finishes its calls, which may last."""
+        place = self._places[pid]
+        if (
+            not (place.replaced or self.is_stopping)
+            and sum(one.replaced for one in self._places.values()) < MOST_LEAVING
+        ):
+            place.replaced = True
+            self.due = sorted([*self.due, now])
+
     def heard(self, number: int, now: float) -> Order | None:
         """Give the order for all processes that a signal means; None for an echo of the first signal."""
         since = self._stopping_since
@@ -148,12 +165,12 @@ class Roster:
     def ending(self, pid: int, told: Told, code: int, now: float) -> Ending:
         """Take a process out that has ended with this exit code; say how it ended."""
         place = self._places.pop(pid)
-        return Ending(told, code, now - place.started, place.killed)
+        return Ending(told, code, now - place.started, place.killed, place.replaced)
 
     def ended(self, ending: Ending, words: str, now: float) -> Order | None:
         """Decide how to go on after the end of a process that said `words`; give an order for all others, if any."""
         # a process that ended on purpose with this code has a lifespan that raised an error when it was left
-        left_badly = ending.told not in (Told.NOTHING, Told.HOPELESS) and ending.code == exit_codes.DIED
+        left_badly = ending.told not in (*RUNS, Told.HOPELESS) and ending.code == exit_codes.DIED
         if left_badly or (self.is_stopping and (ending.died or ending.killed)):
             self.code = self.code or exit_codes.DIED
         # a process that lived longer, or ended on purpose, ends the row of those that died young
@@ -164,7 +181,7 @@ class Roster:
             if not self.is_stopping:
                 self._stop(Order.DRAIN, now)
                 return Order.DRAIN
-        elif not self.is_stopping and ending.told is not Told.DRAINED:
+        elif not (self.is_stopping or ending.replaced or ending.told is Told.DRAINED):
             pause = min(0.05 * 2 ** min(self._young, 6), LONGEST_PAUSE) if self._young else 0.0
             self.due = sorted([*self.due, now + pause])
         return None

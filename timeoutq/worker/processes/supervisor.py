@@ -26,7 +26,7 @@ from timeoutq.worker.processes.ledger import Left, SharedLedger
 from timeoutq.worker.processes.process import Orders, crash, reporting, run_worker
 from timeoutq.worker.processes.reloading import EVERY, Watch
 from timeoutq.worker.processes.responder import Responder
-from timeoutq.worker.processes.roster import Order, Roster, Told
+from timeoutq.worker.processes.roster import RUNS, Order, Roster, Told
 from timeoutq.worker.worker import Worker
 
 assert sys.platform != "win32"
@@ -146,7 +146,7 @@ class _Supervisor:
                 if self._responder is not None:
                     self._responder.turn(0)
                 self._reap()
-                self._kill_overdue()
+                self._heed_told()
         finally:
             for pid in self._children:
                 with suppress(ProcessLookupError):
@@ -240,7 +240,7 @@ class _Supervisor:
             if isinstance(error, TimeoutqError) and (flows.is_final(error) or isinstance(error, ImportError)):
                 code = exit_codes.of(error)
                 ledger.tell(Told.HOPELESS, str(error))
-            elif ledger.told()[0] is Told.NOTHING:
+            elif ledger.told()[0] in RUNS:
                 ledger.confess(error)
             else:  # the child had reported the end of its work before
                 said, pid = error_words(error), os.getpid()
@@ -265,9 +265,13 @@ class _Supervisor:
                 with suppress(OSError):  # the child has ended already
                     os.write(child.lifeline, bytes([order]))
 
-    def _kill_overdue(self) -> None:
-        told = {pid for pid, child in self._children.items() if child.ledger.told()[0]}
-        for pid in self._roster.overdue(time.monotonic(), told):
+    def _heed_told(self) -> None:
+        told = {pid: child.ledger.told()[0] for pid, child in self._children.items()}
+        for pid, what in told.items():
+            if what is Told.LEAVES:
+                self._roster.leaves(pid, time.monotonic())
+        ends = {pid for pid, what in told.items() if what not in RUNS}
+        for pid in self._roster.overdue(time.monotonic(), ends):
             self._tell(logging.ERROR, pid, "does not end: it is killed")
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,208 @@
+"""Functions with `executor="process"`: what crosses, what ends a call, and what ends with the worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rig import pool
+from tests.rig.calling import failure
+from tests.rig.processes import Processes
+from tests.rig.waiting import wait_until
+from timeoutq import Queue
+from timeoutq.functions import App, BadFunction, CallCancelled, Calls, Context, Result
+from timeoutq.words.errors import InvalidInput
+
+MODULE = "tests.rig.pool:app"
+
+
+@pytest.fixture
+def call(app: App) -> Callable[..., Result[Any]]:
+    """Put calls of the functions of `tests.rig.pool`, which a worker process runs."""
+    for name, one in pool.app.functions.items():
+        app.task(name=name, keep_result=60, retry=[])(one.definition.function)
+    return lambda name, *args, **options: app.functions[name].options(**options).delay(*args)
+
+
+@pytest.fixture
+def worker(queue: Queue, run: Processes) -> Iterator[subprocess.Popen[bytes]]:
+    yield run.start("worker", "--app", MODULE, "--no-supervise", "--timeout", "5s", SHOP_QUEUE=queue.name)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def read(path: Path) -> int:
+    return int(wait_until(lambda: path.exists() and path.read_text()))
+
+
+def test_a_process_runs_one_call_after_the_other_and_ends_with_the_worker(
+    worker: subprocess.Popen[bytes], call: Callable[..., Result[Any]], app: App
+) -> None:
+    first, parent = call("who").wait(30)
+    assert parent == worker.pid
+    assert [call("who").wait(10) for _ in range(3)] == [(first, parent)] * 3
+    many = app.put([app.functions["who"].call() for _ in range(60)])
+    assert first in {one.wait(60)[0] for one in many}
+    assert len({one.wait(1)[0] for one in many}) <= app.threads
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert not any(lives(one.wait(1)[0]) for one in many)
+
+
+@pytest.mark.parametrize("how", ["sleeps", "loops", "computes", "starts another"])
+@pytest.mark.usefixtures("worker")
+def test_a_call_is_ended_within_a_second_of_its_time_whatever_it_does(
+    call: Callable[..., Result[Any]], tmp_path: Path, how: str
+) -> None:
+    call("who").wait(30)  # a process is there
+    began = time.monotonic()
+    assert failure(call("stuck", how, str(tmp_path / "begun"))).message == "max_runtime of 0.5 s is over"
+    assert time.monotonic() - began < 1.5
+    wait_until(lambda: not lives(read(tmp_path / "begun")), 1)
+    assert call("who").wait(30), "another process is there"
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_call_that_is_cancelled_is_ended_and_its_notes_are_seen_before(
+    call: Callable[..., Result[Any]], tmp_path: Path
+) -> None:
+    waits = call("waits", str(tmp_path / "begun"))
+    pid = read(tmp_path / "begun")
+    wait_until(lambda: (told := waits.info().progress) is not None and told.text == "page 3")
+    waits.cancel("ann")
+    with pytest.raises(CallCancelled):
+        waits.wait(10)
+    wait_until(lambda: not lives(pid), 2)
+
+
+def test_a_call_whose_lease_is_lost_is_ended(
+    worker: subprocess.Popen[bytes], queue: Queue, call: Callable[..., Result[Any]], tmp_path: Path
+) -> None:
+    waits = call("waits", str(tmp_path / "begun"))
+    pid = read(tmp_path / "begun")
+    queue.forget(waits.id)
+    wait_until(lambda: not lives(pid), 10)
+    assert worker.poll() is None
+
+
+@pytest.mark.parametrize("how", ["sleeps", "loops"])
+def test_no_process_outlives_a_worker_that_is_killed(
+    worker: subprocess.Popen[bytes], app: App, call: Callable[..., Result[Any]], tmp_path: Path, how: str
+) -> None:
+    idle, _ = call("who").wait(30)
+    call("stuck", how, str(tmp_path / "begun"), max_runtime=3600)
+    free = [one.wait(30)[0] for one in app.put([app.functions["who"].call() for _ in range(4)])]
+    busy = read(tmp_path / "begun")
+    assert lives(busy)
+    worker.kill()
+    worker.wait()
+    wait_until(lambda: not any(map(lives, [idle, busy, *free])), 5)
+
+
+def test_ctrl_c_and_sigterm_of_the_group_end_the_worker_alone(
+    worker: subprocess.Popen[bytes], call: Callable[..., Result[Any]]
+) -> None:
+    pid, _ = call("who").wait(30)
+    assert os.getpgid(pid) != os.getpgid(worker.pid)
+    os.kill(pid, signal.SIGINT)
+    os.kill(pid, signal.SIGTERM)  # as systemd does
+    assert call("who").wait(10)[0] == pid
+    os.killpg(worker.pid, signal.SIGINT)
+    assert worker.wait(30) == 0
+
+
+def test_what_a_call_prints_logs_and_sees(
+    worker: subprocess.Popen[bytes], run: Processes, call: Callable[..., Result[Any]]
+) -> None:
+    one = call("speaks", "héllo")
+    assert one.wait(30) == ["speaks", one.id, 1, True, None, None, False]
+    said = run.log(worker)
+    assert "\nprinted héllo\n" in f"\n{said}"
+    assert "WARNING logged héllo" in said
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_errors_of_a_process_are_those_of_a_thread(call: Callable[..., Result[Any]], tmp_path: Path) -> None:
+    odd = failure(call("fails", "odd"), 30)
+    assert (odd.error, odd.message) == ("Odd", "7: seven")
+    assert (odd.traceback or "").splitlines()[-2:] == ['    raise Odd(7, why="seven")', "Odd: 7: seven"]
+    assert "processes.py" not in (odd.traceback or "")
+    assert [str(failure(call("fails", how))).partition(" failed: ")[2] for how in ("exit", "give up", "group")] == [
+        "SystemExit: 3", "GiveUp: no use", "ExceptionGroup: several (ValueError: one; KeyError: 'two')",
+    ]  # fmt: skip
+    assert failure(call("fails", "returned retry")).error == "Retry"
+    assert failure(call("fails", "acks")).message.startswith("an Ack cannot leave a pool process")
+    assert failure(call("fails", "object")).error == "BadResult"
+    assert failure(call("picky")).error == "KeyError", "its policy asks for the class of the error"
+    dead = failure(call("dies", signal.SIGSEGV))
+    assert (dead.message, dead.traceback) == ("the pool process of dies() has died, with signal 11", None)
+
+
+def wrong() -> None: ...
+
+
+async def coroutine() -> None: ...
+
+
+def stateful(ctx: Context[int]) -> None: ...
+
+
+def test_what_another_process_cannot_find_or_run_is_refused() -> None:
+    app = App("refused")
+
+    def local() -> None: ...
+
+    refusals: dict[Any, str] = {
+        local: "finds only what stands at the top of a module",
+        lambda: None: "finds only what stands at the top of a module",
+        coroutine: "it is an async def, which a worker can cancel",
+        stateful: r"annotate 'ctx' as Context\[None\]",
+    }
+    for number, (function, why) in enumerate(refusals.items()):
+        with pytest.raises(BadFunction, match=why):
+            app.task(executor="process", name=f"f{number}")(function)
+    with pytest.raises(InvalidInput, match='must be "thread" or "process"'):
+        app.task(executor="fiber")(wrong)  # type: ignore[call-overload]  # what users write
+    with pytest.raises(InvalidInput, match=r"it cannot ask ctx\.batch"):
+        pool.app.batch([], then=pool.speaks.call("x"))
+
+
+@pytest.mark.parametrize(("words", "is_found"), [(("-c",), False), (("-m", "only"), True), (("only.py",), True)])
+def test_a_function_of_the_main_module_is_found_if_another_process_can_import_it(
+    tmp_path: Path, words: tuple[str, ...], is_found: bool
+) -> None:
+    code = (
+        "from timeoutq.functions import App\napp = App('a')\n"
+        "@app.task(executor='process')\ndef f() -> None: ...\nprint(f.definition.place[0])\n"
+    )
+    (tmp_path / "only.py").write_text(code)
+    words = (*words, code) if words == ("-c",) else words
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == ("only\n" if is_found else "")
+    assert is_found or "it stands in no module that another process could import" in done.stderr
+
+
+def test_in_a_test_of_an_app_such_a_function_runs_in_this_process() -> None:
+    with pool.app.test() as t:
+        one = pool.who.delay()
+        t.run(same_thread=True)
+        assert one.wait() == (os.getpid(), os.getppid())
+
+
+def test_threads_of_an_app_and_of_its_calls() -> None:
+    assert [Calls(pool.app).most(100), Calls(pool.app, threads=3).most(100), Calls(pool.app).most(7)] == [20, 3, 7]
+    with pytest.raises(InvalidInput, match="threads must be a whole number from 1 to 1,000"):
+        App("a", threads=0)

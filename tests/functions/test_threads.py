@@ -1,0 +1,172 @@
+"""Functions that are a plain `def`: how many run at once, and what runs in their thread around them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.rig.waiting import until
+from timeoutq import AsyncQueue, Queue, Worker
+from timeoutq.functions import App, BadFunction, CallFailed, CallNext, Calls, Context
+
+
+@asynccontextmanager
+async def working(calls: Calls, jobs: AsyncQueue) -> AsyncIterator[Worker]:
+    worker = Worker(jobs, calls, signals=False)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await running
+
+
+async def test_a_worker_of_functions_that_are_a_def_claims_no_more_than_it_has_threads_for(
+    app: App, jobs: AsyncQueue, queue: Queue
+) -> None:
+    goes_on = threading.Event()
+
+    @app.task
+    def hold() -> str:
+        goes_on.wait(30)
+        return threading.current_thread().name
+
+    calls = await app.aput([hold.call() for _ in range(9)])
+    async with working(Calls(app, threads=3), jobs) as worker:
+        await until(lambda: len(worker.running) == 3)
+        assert (worker.concurrency, queue.stats().in_progress, queue.stats().todos) == (3, 3, 6)
+        goes_on.set()
+        assert len({await call for call in calls}) <= 3
+    await app.aclose()
+
+
+@pytest.mark.breaking
+async def test_the_time_of_a_def_counts_from_when_it_has_a_thread_and_an_async_def_needs_none(
+    app: App, jobs: AsyncQueue
+) -> None:
+    ended: list[str] = []
+
+    @app.task(max_runtime=2, retry=[])
+    def long(number: int) -> None:
+        time.sleep(0.8)  # four times this are longer than max_runtime
+        ended.append(f"long {number}")
+
+    @app.task
+    async def short() -> None:
+        ended.append("short")
+
+    calls: list[Any] = [long.call(number) for number in range(4)]
+    put = await app.aput([*calls, short.call()])
+    async with working(Calls(app, threads=1), jobs) as worker:
+        assert worker.concurrency == 100
+        await until(lambda: worker.tally.acked == len(put))
+    assert ended[0] == "short"
+    assert sorted(ended[1:]) == [f"long {number}" for number in range(4)]
+    await app.aclose()
+
+
+async def test_a_def_that_waits_for_a_thread_can_be_cancelled(app: App, jobs: AsyncQueue, queue: Queue) -> None:
+    goes_on, begun = threading.Event(), list[int]()
+
+    @app.task(retry=[])
+    def hold(number: int) -> None:
+        begun.append(number)
+        goes_on.wait(30)
+
+    @app.task
+    async def other() -> None: ...
+
+    first, second = await app.aput([hold.call(1), hold.call(2)])
+    async with working(Calls(app, threads=1), jobs) as worker:
+        await until(lambda: len(worker.running) == 2)
+        await jobs.cancel(second.id if begun == [1] else first.id, "ann")
+        await until(lambda: len(worker.running) == 1)
+        goes_on.set()
+        await until(lambda: worker.tally.acked == 1)
+    assert (len(begun), queue.stats().failed) == (1, 1)
+    await app.aclose()
+
+
+def test_a_middleware_that_is_a_def_runs_in_the_thread_of_the_function_inside_of_all_others() -> None:
+    app, seen = App("shop"), list[tuple[str, int]]()
+
+    def note(what: str) -> None:
+        seen.append((what, threading.get_ident()))
+
+    @app.middleware
+    def inner(ctx: Context[None], call_next: CallNext) -> Any:
+        note("inner")
+        return [*call_next(replace(ctx, attempt=7)), "inner"]
+
+    @app.middleware
+    async def outer(ctx: Context[None], call_next: CallNext) -> Any:
+        note("outer")
+        return [*await call_next(), "outer"]
+
+    @app.middleware
+    def innermost(ctx: Context[None], call_next: CallNext) -> Any:
+        note("innermost")
+        try:
+            return call_next()
+        finally:
+            note("innermost again")
+
+    @app.task
+    def function(ctx: Context[None]) -> list[Any]:
+        note("function")
+        return [ctx.attempt]
+
+    with app.test() as t:
+        call = function.delay()
+        t.run()
+        assert call.wait() == [7, "inner", "outer"]
+    assert [what for what, _ in seen] == ["outer", "inner", "innermost", "function", "innermost again"]
+    assert len({thread for what, thread in seen if what != "outer"}) == 1
+    assert seen[0][1] != seen[1][1]
+
+
+def test_what_a_middleware_that_is_a_def_raises_fails_the_call_and_what_it_catches_does_not() -> None:
+    app = App("shop")
+
+    @app.middleware
+    def careful(ctx: Context[None], call_next: Callable[..., Any]) -> Any:
+        try:
+            return call_next() if ctx.task != "odd" else call_next("odd")
+        except ZeroDivisionError:
+            return 0
+
+    @app.task(retry=[])
+    def divide(by: int) -> int:
+        return 1 // by
+
+    with app.test() as t:
+        caught, odd = divide.delay(0), divide.options(id="odd").delay(1)
+        t.run()
+        assert caught.wait() == 0
+        with pytest.raises(CallFailed, match=r"a middleware calls call_next\(\), or call_next\(ctx\), not with 'odd'"):
+            odd.wait()
+
+
+def test_an_app_has_no_middleware_that_is_a_def_beside_a_function_that_is_an_async_def() -> None:
+    def around(ctx: Context[None], call_next: CallNext) -> Any:
+        return call_next()
+
+    async def function() -> None: ...
+
+    first = App("first")
+    first.middleware(around)
+    with pytest.raises(
+        BadFunction, match=r"^function\(\) is an async def: a middleware that is a def runs in the thread"
+    ):
+        first.task(function)
+    second = App("second")
+    second.task(function)
+    with pytest.raises(BadFunction, match=r"around is a def, and function\(\) an async def"):
+        second.middleware(around)

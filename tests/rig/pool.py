@@ -1,0 +1,115 @@
+"""Functions that run in pool processes, for workers of tests: calls that hang, loop in C, die, print, log and raise."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from tenacity import RetryCallState, wait_fixed
+
+from timeoutq import Ack, GiveUp, Retry
+from timeoutq.functions import App, Context
+
+app = App(os.environ.get("SHOP_QUEUE", "pool"), keep_result=60, retry=[])
+log = logging.getLogger("pool")
+
+
+class Odd(Exception):
+    """An error that cannot be made without its two arguments."""
+
+    def __init__(self, code: int, *, why: str) -> None:
+        super().__init__(code, why)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}: {self.args[1]}"
+
+
+@app.task(executor="process")
+def who() -> tuple[int, int]:
+    """Give the process of the call, and the worker that has started it."""
+    return os.getpid(), os.getppid()
+
+
+@app.task(executor="process", max_runtime=0.5)
+def stuck(how: Literal["sleeps", "loops", "computes", "starts another"], begun: str) -> None:
+    Path(begun).write_text(str(os.getpid()))
+    if how == "sleeps":
+        time.sleep(3600)
+    elif how == "loops":
+        sum(range(10**12))  # which lets no other thread of Python run
+    elif how == "computes":
+        ctypes.CDLL(None).pause()
+    else:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+        Path(begun).write_text(str(child.pid))
+        child.wait()
+
+
+@app.task(executor="process")
+def dies(code: int) -> None:
+    os.kill(os.getpid(), code)
+
+
+@app.task(executor="process")
+def speaks(ctx: Context[None], word: str) -> list[Any]:
+    print("printed", word)
+    log.warning("logged %s", word)
+    ctx.progress(1, 2, word)
+    return [ctx.function, ctx.task, ctx.attempt, ctx.fence > 0, ctx.tick, ctx.state, ctx.cancelled]
+
+
+@app.task(executor="process")
+def waits(ctx: Context[None], begun: str) -> None:
+    ctx.progress(3, 10, "page 3")
+    Path(begun).write_text(str(os.getpid()))
+    time.sleep(3600)
+
+
+@app.task(executor="process")
+def fails(how: str) -> Any:
+    if how == "odd":
+        raise Odd(7, why="seven")
+    if how == "exit":
+        raise SystemExit(3)
+    if how == "give up":
+        raise GiveUp("no use")
+    if how == "returned retry":
+        return Retry(after=0.01, reason="later")
+    if how == "acks":
+        return Ack(keep_id=False)
+    if how == "group":
+        raise ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+    return object()
+
+
+def is_key_error(state: RetryCallState) -> bool:
+    return state.outcome is not None and isinstance(state.outcome.exception(), KeyError)
+
+
+@app.task(executor="process", retry=(wait_fixed(0.01), is_key_error))
+def picky(ctx: Context[None]) -> None:
+    raise KeyError(1) if ctx.attempt == 2 else ValueError(1)
+
+
+@app.task(max_runtime=0.5)
+def hangs_in_its_thread(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@app.task
+def slow(begun: str, until: str) -> int:
+    Path(begun).write_text(str(os.getpid()))
+    while not Path(until).exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+
+@app.task
+def process() -> int:
+    return os.getpid()

@@ -1,0 +1,414 @@
+"""Pool processes, in which a worker calls functions with `executor="process"`: it can end such a call at any moment.
+
+A thread of the worker waits for each call. What crosses is JSON: the payload of the call, its result or its error, log
+lines and notes. A pool process ends when its worker does, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from datetime import timedelta
+from functools import lru_cache
+from importlib import import_module
+from multiprocessing.connection import Connection, Pipe
+from operator import attrgetter
+from typing import Any, cast
+
+import msgspec
+
+from timeoutq.functions import outcomes
+from timeoutq.functions.calls import IN_PROCESSES
+from timeoutq.functions.context import Context, Notes
+from timeoutq.functions.envelope import Secrets
+from timeoutq.functions.errors import BadFunction, BadResult
+from timeoutq.functions.task import Definition, Opened
+from timeoutq.server.calls import amount
+from timeoutq.words import arguments, telling, tracebacks
+from timeoutq.words.errors import WorkerBroken
+from timeoutq.words.model import Ack, Release, raw, text
+from timeoutq.words.retry import GiveUp, Retry, decision
+from timeoutq.worker.handlers import Hopeless, released
+
+BEGINS_WITHIN = 60.0  # seconds that a process may take to begin: it imports the module of the function
+ENDS_WITHIN = 1.0  # seconds that the free processes may take to end by themselves
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+_CODE = (
+    "import sys; sys.path[:] = sys.argv[4:]; from timeoutq.functions.processes import serve; "
+    "serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])"
+)
+_NOTHING = msgspec.Raw(b"null")
+_DECISIONS: dict[str, Any] = {"Retry": Retry, "GiveUp": GiveUp, "Release": Release}
+
+
+class Job(msgspec.Struct):
+    """A call, as its process is told of it."""
+
+    place: tuple[str, str, str]  # the module of the function, its app, and its name
+    payload: msgspec.Raw
+    task: bytes
+    attempt: int
+    fence: int
+    tick: float | None = None
+
+
+class Raised(msgspec.Struct):
+    """What a function has raised."""
+
+    place: tuple[str, str]  # the module and the name of the class
+    words: str
+    trace: str
+    decides: tuple[str, dict[str, float | str | None]] | None = None  # of a Retry, GiveUp or Release: its fields
+    hopeless: bool = False
+
+
+class Said(msgspec.Struct, omit_defaults=True):
+    """What a process says: a log line, a note, or the end of the call."""
+
+    log: tuple[str, int, str, str] | None = None  # the logger, the level, the message, the traceback
+    note: tuple[float, float | None, str] | None = None
+    raised: Raised | None = None
+    value: msgspec.Raw = _NOTHING
+
+
+_ENCODER, _JOBS, _SAID = msgspec.json.Encoder(), msgspec.json.Decoder(Job), msgspec.json.Decoder(Said)
+
+
+# ---- in the worker
+
+
+class _Process:
+    """A pool process, the leader of a group of processes."""
+
+    def __init__(self, module: str) -> None:
+        self.wire, its = Pipe()
+        level = logging.getLogger().getEffectiveLevel()
+        command = [sys.executable, "-u", "-c", _CODE, str(its.fileno()), str(level), module, *sys.path]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # until it has handlers of its own
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  # this Python, and our own code
+                command, stdin=subprocess.PIPE, stdout=2, pass_fds=[its.fileno()], process_group=0
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            its.close()
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """Kill it, and what its function has started; not after `end`."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self, within: float = 0.0) -> str:
+        """Let it end by itself, or else kill it; say how it ended."""
+        self.wire.close()
+        try:
+            code = self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = self._process.wait()
+        cast("Any", self._process.stdin).close()
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+class Processes:
+    """As many processes as there are calls at once; they live as long as the worker."""
+
+    def __init__(self) -> None:
+        self.free: list[_Process] = []
+        self.closed = False
+
+    def hold(self, definition: Definition) -> Hold:
+        """Prepare the run of a function in a process that is free, if there is one."""
+        free = None
+        while self.free and free is None:
+            free = self.free.pop()
+            if not free.lives:
+                free.end()
+                free = None
+        return Hold(self, definition, free)
+
+    def close(self) -> None:
+        """End the processes that are free; a process at work is killed when its call is stopped."""
+        self.closed = True
+        for one in self.free:
+            one.wire.close()
+        while self.free:
+            self.free.pop().end(ENDS_WITHIN)
+
+
+class Hold:
+    """The hold of one attempt on a process."""
+
+    def __init__(self, pool: Processes, definition: Definition, process: _Process | None) -> None:
+        self._pool, self._definition, self._process = pool, definition, process
+        self._lock = threading.Lock()
+        self._works = self._killed = self._left = False
+        self._spoilt = False  # whether the process cannot be used again
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has a process."""
+        return self._process is not None
+
+    def begin(self) -> None:
+        """Start a process, and wait until it is ready; blocks."""
+        self._spoilt = True
+        with self._working():
+            module, _, _ = self._definition.place
+            made = _Process(module)
+            with self._lock:
+                self._process = made
+                if self._killed:
+                    made.kill()
+            if not made.wire.poll(BEGINS_WITHIN):
+                raise WorkerBroken(f"a process for {self._definition.name}() does not begin: what does {module} do?")
+            said = _hear(made, None)
+        _value(said)
+        self._spoilt = False
+
+    def run(self, payload: bytes, context: Context[Any], opened: Opened) -> Any:
+        """Run a call in the process; give what the function returns, or raise what it raises; blocks."""
+        seen = (context.attempt, context.fence, context.tick)
+        job = _ENCODER.encode(Job(self._definition.place, msgspec.Raw(payload), raw(context.task), *seen))
+        notes = context.notes
+        with self._working():
+            process = cast("_Process", self._process)
+            process.wire.send_bytes(job)
+            said = _hear(process, notes)
+        return outcomes.decode(bytes(_value(said)), self._definition.returns)
+
+    def kill(self) -> None:
+        """Kill the process, because nobody waits for the call any more."""
+        with self._lock:
+            self._killed = True
+            if self._works and self._process is not None:
+                self._process.kill()
+
+    def leave(self) -> None:
+        """Give the process back, when the attempt has ended."""
+        with self._lock:
+            self._left = True
+            self._settle()
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with self._lock:
+            if self._killed:
+                raise WorkerBroken(f"the pool process of {self._definition.name}() has ended")
+            self._works = True
+        try:
+            yield
+        except (EOFError, OSError, msgspec.MsgspecError) as error:
+            with self._lock:
+                dead, self._process, self._killed = self._process, None, True
+            how = f"cannot be started: {error}" if dead is None else f"has died, with {dead.end()}"
+            broken: Any = WorkerBroken(f"the pool process of {self._definition.name}() {how}")
+            broken.told_trace = b""
+            raise broken from None
+        finally:
+            with self._lock:
+                self._works = False
+                self._settle()
+
+    def _settle(self) -> None:
+        if not self._left or self._works or self._process is None:
+            return
+        if self._killed or self._spoilt or self._pool.closed:
+            self._process.end()
+        else:
+            self._pool.free.append(self._process)
+        self._process = None
+
+
+def _hear(process: _Process, notes: Notes | None) -> Said:
+    while True:
+        said = _SAID.decode(process.wire.recv_bytes())
+        if said.log is not None:
+            name, level, message, trace = said.log
+            telling.say(logging.getLogger(name), level, "%s", message, traceback=trace or None)
+        elif said.note is None:
+            return said
+        elif notes is not None:
+            notes.note(*said.note)
+
+
+def _value(said: Said) -> msgspec.Raw:
+    if said.raised is not None:
+        raise _rebuilt(said.raised)
+    return said.value
+
+
+def _rebuilt(said: Raised) -> BaseException:
+    """Make an exception that has the class and the words of that in the process, and its traceback."""
+    if said.decides is not None:
+        name, given = said.decides
+        made: BaseException = _DECISIONS[name](**given)
+    else:
+        kind = _class(*said.place)
+        try:
+            made = kind.__new__(kind, said.words)
+        except Exception:  # the class may want anything
+            made = _class("", said.place[1])(said.words)
+    cast("Any", made).told_trace = said.trace.encode()
+    return Hopeless(cast("Any", made)) if said.hopeless else made
+
+
+@lru_cache(maxsize=256)
+def _class(module: str, name: str) -> type[Exception]:
+    """Give a class under this name: of the class of this name, if the worker has it."""
+    base: Any = Exception
+    with suppress(Exception):
+        found = attrgetter(name)(sys.modules[module])
+        base = found if issubclass(found, Exception) else base
+    short, words = name.rpartition(".")[2], {"__str__": _first_argument, "__module__": module}
+    try:
+        return type(short, (base,), words)
+    except Exception:  # the class may refuse others
+        return type(short, (Exception,), words)
+
+
+def _first_argument(error: BaseException) -> str:
+    return str(error.args[0])
+
+
+# ---- in the process
+
+
+def serve(number: int, level: int, module: str) -> None:
+    """Run calls until the worker ends: the whole life of a pool process; `number` is its end of the wire."""
+    for one in _STOPS:  # not SIG_IGN, which programs would inherit that functions start
+        signal.signal(one, _heard)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    _end_with_worker()
+    wire, lock = Connection(number), threading.Lock()
+    os.set_inheritable(number, False)
+
+    def say(said: Said) -> None:
+        data = _ENCODER.encode(said)
+        with lock:
+            wire.send_bytes(data)
+
+    logging.basicConfig(level=level, handlers=[_Forward(say)], force=True)
+    try:
+        import_module(module)
+        said = Said()
+    except BaseException as error:  # whatever a module does
+        said = Said(raised=_raised(error))
+    with suppress(EOFError, OSError):  # the worker has ended
+        say(said)
+        while True:
+            say(_run(_JOBS.decode(wire.recv_bytes()), say))
+
+
+def _heard(number: int, frame: object) -> None:
+    """Do nothing: the worker decides."""
+
+
+def _end_with_worker() -> None:
+    """Have the system kill this process when its standard input closes, also while it is busy outside of Python.
+
+    Where the system cannot (SIGIO ends no process on macOS), the process ends with its call.
+    """
+    lifeline = os.dup(0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:  # it has closed already
+        os._exit(1)
+
+
+class _Forward(logging.Handler):
+    """Hands log lines to the worker, which logs them as its own."""
+
+    def __init__(self, say: Callable[[Said], None]) -> None:
+        super().__init__()
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a line over."""
+        try:
+            error = record.exc_info[1] if record.exc_info else None
+            words = arguments.error_words(error)
+            trace = None if error is None else tracebacks.read_traceback(tracebacks.trace(error), words)
+            self._say(Said(log=(record.name, record.levelno, _clean(record.getMessage()), _clean(trace or ""))))
+        except Exception:
+            self.handleError(record)
+
+
+class _Notes:
+    """Stands for `Notes`: the worker sends what the function notes."""
+
+    is_cancelled = False  # who cancels the call kills the process
+
+    def __init__(self, say: Callable[[Said], None]) -> None:
+        self._say = say
+
+    def note(self, done: float, total: float | None, text: str) -> None:
+        amount(done, "done")
+        if total is not None:
+            amount(total, "total")
+        arguments.reason(text)
+        self._say(Said(note=(done, total, text)))
+
+
+def _run(job: Job, say: Callable[[Said], None]) -> Said:
+    try:
+        module, app, name = job.place
+        import_module(module)
+        function = IN_PROCESSES.get(job.place)
+        if function is None:
+            raise BadFunction(
+                f'{name}() has executor="process", but importing {module}, where it is written, does not make it a '
+                f"function of App({app!r}): decorate it there"
+            )
+        opened = function.home.open(bytes(job.payload), "", job.task, Secrets())
+        notes: Any = _Notes(say)
+        headers = opened.options.headers or {}
+        context = Context(name, text(job.task), job.attempt, job.fence, None, job.tick, None, notes, headers)
+        args = opened.args if opened.definition.signature.context is None else (context, *opened.args)
+        value = opened.definition.function(*args, **opened.kwargs)
+        if isinstance(value, Ack | Release | Retry | GiveUp):
+            raise value
+        if not (opened.settings.keep_result or opened.then):
+            return Said()
+        return Said(value=msgspec.Raw(outcomes.encode(value, opened.definition.returns)))
+    except BaseException as error:  # whatever a function raises is the end of its call
+        return Said(raised=_raised(error))
+
+
+def _raised(error: BaseException) -> Raised:
+    decides: Any = released(cast("Any", decision(error)))
+    if isinstance(decides, Ack):
+        error = decides = BadResult("an Ack cannot leave a pool process: return the value, or take a thread")
+    kind, hopeless = type(error), isinstance(error, BadResult)
+    words = arguments.error_words(error).removeprefix(kind.__name__).removeprefix(": ")
+    trace = b"" if hopeless else tracebacks.trace(error)
+    place = (str(kind.__module__), _clean(kind.__qualname__))
+    found = Raised(place, words, trace.decode("utf-8", "replace"), None, hopeless)
+    for name, one in _DECISIONS.items():
+        if isinstance(decides, one):
+            given = {field.name: getattr(decides, field.name) for field in fields(one)}
+            found.decides = (
+                name,
+                {key: value.total_seconds() if isinstance(value, timedelta) else value for key, value in given.items()},
+            )
+    return found
+
+
+def _clean(words: str) -> str:
+    return words.encode("utf-8", "backslashreplace").decode()
