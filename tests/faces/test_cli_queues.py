@@ -130,7 +130,7 @@ ACTS = {
     "host WBE a.example": (1, ""), "block WBE a.example --for 5m": (1, ""), "unblock WBE a.example": (1, ""),
     "ban WBE a.example --yes": (1, ""), "requeue WBE --from done --yes": (1, ""), "export WBE": (1, ""),
     "cancel WBE a": (1, ""), "log WBE": (1, ""), "failures WBE": (1, ""), "failures WBE --retry a": (1, ""),
-    "report WBE --json": (1, ""), "result WBE a": (1, ""), "functions WBE": (1, ""),
+    "report WBE --json": (1, ""), "result WBE a": (1, ""), "calls WBE": (1, ""), "functions WBE": (1, ""),
     "diff WBE:done web:done": (1, ""), "diff web:done WBE:done": (1, ""), "intersect WBE:done web:done": (1, ""),
     # a lease on a queue that was purged is lost before all else
     "ack WBE a --token w#1": (4, "a\tlost\n"), "extend WBE a --token w#1": (4, "a\tlost\n"),

@@ -85,3 +85,21 @@ def at_work(app: App, **options: Any) -> Iterator[None]:
     finally:
         begun.result(30)()
         thread.join(30)
+
+
+def twice_failing(app: App, work: Callable[..., object] = work) -> Any:
+    """Have two workers run a call that fails twice, and then returns; give its result."""
+    runs: list[int] = []
+
+    @app.task(retry=[0, 0], keep_result=50)
+    async def flaky(number: int) -> int:
+        runs.append(number)
+        if len(runs) < 3:
+            raise ValueError(f"boom {len(runs)}\nand more")
+        return number
+
+    call = flaky.delay(5)
+    work(app, max_tasks=1)
+    work(app)
+    assert call.wait(5) == 5
+    return call

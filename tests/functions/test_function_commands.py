@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.functions.running import carry_out
+from tests.functions.running import carry_out, twice_failing
 from tests.rig.command import Say, say, server
 from tests.rig.post import app
 from timeoutq import Queue
@@ -246,3 +246,24 @@ def test_the_schedules_of_all_queues_of_an_app_are_listed(say: Say, post: Queue)
         ("post", "daily", "running"),
         ("post", "weekly", "running"),
     ]
+
+
+def test_the_command_shows_records_and_lists_calls(say: Say, post: Queue, url: str) -> None:
+    post.configure(max_crashes=5)
+    none = say("calls", "post")
+    assert (none.code, none.out) == (1, "")
+    shop = App("post", url=url)
+    call = twice_failing(shop)
+    shop.close()
+    ((id, how, ended, attempts, put, first, last, worker, error),) = say("calls", "post").lines
+    assert (id, how, attempts, error) == (call.id, "done", "3", "-")
+    assert put <= first < last <= ended
+    facts = say("inspect", "post", call.id).facts
+    assert worker in facts["attempt 3"]
+    assert facts["attempt 1"].startswith("failed, 2")
+    assert facts["attempt 1"].endswith(": ValueError: boom 1")
+    assert facts["ended"].endswith(", done")
+    (document,) = say("calls", "post", "--json").documents
+    (info,) = say("inspect", "post", call.id, "--json").documents
+    assert document == info["record"]
+    assert [one["how"] for one in document["attempts"]] == ["failed", "failed", "done"]

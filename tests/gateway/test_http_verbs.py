@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import redis
 
+from tests.functions.running import twice_failing
 from tests.gateway.web import Client, client, refused, server, web
 from tests.rig.waiting import wait_until
 from timeoutq import Politeness
+from timeoutq.functions import App
+from timeoutq.server.embedded import EmbeddedServer
 
 __all__ = ["client", "server", "web"]
 
@@ -356,3 +359,15 @@ def test_a_queue_that_gets_shards_later_is_opened_anew(client: Client, web: Any)
         assert found.status_code == 200, found.text
         assert [lease["task"] for lease in found.json()["leases"]] == ["a"]
         queue.purge()
+
+
+def test_http_and_the_page_show_records(client: Client, server: EmbeddedServer) -> None:
+    app = App(client.queue.name, url=server.url)
+    call = twice_failing(app)
+    app.close()
+    (listed,) = client.look("calls", n=5)["calls"]
+    assert listed == client.look("task", id=call.id)["record"]
+    assert [one["how"] for one in listed["attempts"]] == ["failed", "failed", "done"]
+    page = client.http.get(f"{client.web.base}/q/{client.queue.name}/task", params={"id": call.id})
+    assert "ValueError: boom 1" in page.text
+    assert "attempt 3" in page.text

@@ -33,20 +33,20 @@ def dotted(path: Path) -> str:
 ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
-    "cli": 4345,
+    "cli": 4370,
     "client": 3920,
-    "functions": 4770,
+    "functions": 4800,
     "gateway": 6050,
-    "lua": 4815,
-    "rooms": 2920,
+    "lua": 4900,
+    "rooms": 2940,
     "scrapy": 2370,
     "server": 3220,
     "testing": 670,
     "urls": 1140,
-    "verbs": 2830,
-    "watch": 3640,
-    "words": 2390,
-    "worker": 6040,
+    "verbs": 2870,
+    "watch": 3660,
+    "words": 2430,
+    "worker": 6070,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
 

@@ -64,10 +64,11 @@ def calls() -> dict[str, Call[Any]]:
             Kept(b"r", 1),
             bare=True,
             until_ms=1,
+            record=b"1 0 5 - f",
         ),
         *ops.release(LEASES, 1, 2, 3, 4, 5, b"x"),
         *ops.publish("w", {"f": ("d", "{}")}),
-        *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}),
+        *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}, {1: b"1"}),
         *ops.crash(LEASES, "x"),
         ops.pull(1),
         ops.retry_any(),
@@ -109,7 +110,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "76f1254b2d12376653261ada645d5848c5de53cdccbb75c48f5efa832d5004ba"}
+REVISIONS = {1: "801405f78469dcc577bfac21acbf299b434cebfbedf2981ab57e29ff9d4204c7"}
 """The digest of the text of each revision."""
 
 

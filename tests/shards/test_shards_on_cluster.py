@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.functions.running import twice_failing
 from tests.rig.faces import Blocking
 from tests.rig.nodes import QUICK, Cluster
 from tests.rig.servers import valkey
-from timeoutq import ShardsUnavailable, UnsafeServer
-from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
+from timeoutq import ShardsUnavailable, UnsafeServer, Worker
+from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue, open_async_queue
 from timeoutq.client.shards.route import key_of, route, tags
+from timeoutq.functions import App, Calls
 from timeoutq.server.cluster import slot_of
 from timeoutq.server.link import AsyncLink, Link
 
@@ -163,3 +166,35 @@ def test_a_node_that_is_gone_fails_the_ids_of_its_shards_alone(kind: str, name: 
             except ShardsUnavailable:
                 break
         assert {task for task, answer in wanted.items() if answer in ("added", "todos")} == set(claimed)
+
+
+def test_a_record_is_in_the_slot_of_its_call_and_the_list_of_ended_calls_is_that_of_all_shards(
+    cluster: Cluster, queue: Any
+) -> None:
+    queue.configure(max_crashes=5)
+    app = App(queue.name, url=cluster.url)
+
+    async def burst(options: dict[str, Any]) -> None:
+        async with await open_async_queue(queue.name, cluster.url, timeout=5) as opened:
+            await Worker(opened, Calls(app), burst=True, **options).run()
+
+    def work(app: App, **options: Any) -> None:
+        asyncio.run(burst(options))
+
+    call = twice_failing(app, work)
+
+    @app.task(keep_result=60)
+    async def number(at: int) -> int:
+        return at
+
+    calls = app.put(number.call(at) for at in range(20))
+    work(app)
+    app.close()
+    found = queue.results.ended()
+    assert [one.ended for one in found] == sorted((one.ended for one in found), reverse=True)
+    assert {one.task for one in found} == {call.id, *(one.id for one in calls)}
+    (flaky,) = [one for one in found if one.task == call.id]
+    assert flaky == queue.inspect(call.id).record
+    assert [one.how for one in flaky.attempts] == ["failed", "failed", "done"]
+    assert len({one.worker for one in flaky.attempts}) == 2
+    assert len(queue.results.ended(5)) == 5

@@ -21,7 +21,7 @@ from timeoutq.cli.lines import Sink, iso, length, read_json, read_option
 from timeoutq.cli.saying import exit_unless, meant, refuse, stop
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.exit_codes import LATE, NOTHING, USAGE
-from timeoutq.words.model import State, Task, raw, text
+from timeoutq.words.model import CallRecord, State, Task, raw, text
 from timeoutq.words.text import safe
 
 if TYPE_CHECKING:
@@ -165,6 +165,27 @@ def result(
     except ValueError:
         raise InvalidInput(f"the result of task {ended.task!r} is no JSON: no function returned it") from None
     out.document({"id": ended.task, "state": state, "result": value} if out.as_json else value)
+
+
+@command()
+def calls(
+    queue: Known, n: Annotated[int, "-n --limit 1..500: How many calls, at most."] = 100, *, out: Sink
+) -> None:  # fmt: skip
+    """List the calls that ended last, the newest first, of those whose results are still kept. Exit 1: there are none.
+
+    The columns on a pipe: call, how it ended, when, attempts, put, first start, last start, worker of the last attempt,
+    error. `timeoutq inspect QUEUE CALL` shows each attempt, and --json, too.
+    """
+    found = queue.results.ended(n)
+    exit_unless(found, f"queue {queue.name} has no calls that have ended and whose results are kept")
+    columns = ("call", "how", "ended", "attempts", "put", "first start", "last start", "worker", "error")
+    out.each(columns, found, _ended)
+
+
+def _ended(one: CallRecord) -> tuple[Any, ...]:
+    first, last = iso(next(iter(one.starts), None)), iso(next(reversed(one.starts), None))
+    worker = one.attempts[-1].worker if one.attempts else None
+    return one.task, one.how, iso(one.ended), len(one.attempts), iso(one.put), first, last, worker, one.error
 
 
 @command()

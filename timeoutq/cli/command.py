@@ -55,7 +55,7 @@ PANELS = {
     "From anywhere": "push log report failures web",
     "Looking": "queues status dashboard list inspect states drained doctor bench why check help",
     "Hosts of a polite queue": "hosts host block unblock ban",
-    "Functions": "call result functions",
+    "Functions": "call result calls functions",
     "Sets and files": "diff intersect requeue export import",
     "Operating": "retry forget cancel pause resume configure purge protocol library",
 }

@@ -121,13 +121,14 @@ class FunctionCall(msgspec.Struct, Generic[R_co], frozen=True, gc=False):  # not
 
 def posted(
     call: FunctionCall[Any], secrets: Secrets, trace: Any = None, *, place: tuple[str, int] | None = None,
-    now: float | None = None, **options: Any,
+    now: float | None = None, put: float | None = None, **options: Any,
 ) -> Posted:  # fmt: skip
     """Decide everything about a call that is put now; `options` are told to the worker besides those chosen.
 
     `trace` is what `tracing.api` gives: with it, the call is a part of a trace. `place` is the name of a batch and the
     place of the call there, which make its id if nobody has chosen one. `now` is what the server's clock shows, for a
-    call that `expires`. Raises `CallTooLarge`, and `InvalidInput` for a time that is over.
+    call that `expires`; `put` is what the caller's clock shows, which the payload of a call says whose result is kept.
+    Raises `CallTooLarge`, and `InvalidInput` for a time that is over.
     """
     chosen, settings, function = call.chosen, call.settings, call.function
     is_named, id = chosen.id is not None or call.key is not None, chosen.id
@@ -142,12 +143,17 @@ def posted(
     if now is not None and call.expires:
         options |= {"expires": chosen.until(settings.expires, now), "lasts": None}
     travels = msgspec.structs.replace(chosen.travelling, **options) if options else chosen.travelling
-    letter = Letter(function, call.arguments, travels, then, None, tracing.made(trace, function, settings.queue, id))
+    traced = tracing.made(trace, function, settings.queue, id)
+    letter = Letter(function, call.arguments, travels, then, None, traced, _put_ms(put, settings))
     payload = seal(letter, settings.queue, id, secrets)
     return Posted(
         settings.queue, id, payload, chosen.at, chosen.after, chosen.priority, settings.unique if is_named else None,
         call.group, settings.limit, bool(chosen.rerun),
     )  # fmt: skip
+
+
+def _put_ms(now: float | None, settings: Settings) -> int | None:
+    return int(now * 1000) if now is not None and settings.keep_result else None
 
 
 def result_of(sender: Sender, call: FunctionCall[R], put: Posted, answer: Answer | None = None) -> Result[R]:
@@ -482,8 +488,8 @@ class Program:
     def _putting(self, many: Sequence[FunctionCall[Any]]) -> Steps[list[Result[Any]]]:
         sender, trace = self.sender, tracing.api()
         queues = {call.settings.queue for call in map(self._own, many) if call.expires}
-        times = (yield from sender.times(queues)) if queues else {}
-        ready = [posted(call, self.secrets, trace, now=times.get(call.settings.queue)) for call in many]
+        times, put = (yield from sender.times(queues)) if queues else {}, sender.now()
+        ready = [posted(call, self.secrets, trace, now=times.get(call.settings.queue), put=put) for call in many]
         answers = yield from sender.putting(ready)
         return [result_of(sender, *row) for row in zip(many, ready, answers, strict=True)]
 
@@ -529,9 +535,9 @@ class Program:
             )
         places = [None if given is None else (name, at) for at in range(len(calls))]
         trace, expiring = tracing.api(), {call.settings.queue for call in calls if call.expires}
-        times = (yield from sender.times(expiring)) if expiring else {}
+        times, put = (yield from sender.times(expiring)) if expiring else {}, sender.now()
         ready = [
-            posted(call, self.secrets, trace, place=place, now=times.get(call.settings.queue))
+            posted(call, self.secrets, trace, place=place, now=times.get(call.settings.queue), put=put)
             for call, place in zip(calls, places, strict=True)
         ]
         last = None if then is None else self._callback(then, ready, name, given is None)
@@ -554,9 +560,9 @@ class Program:
             )
         why = "the callback of a batch is put once, when it has ended"
         self._own(then).chosen.refuse(("at", "after", "rerun", "expires"), why)
-        # whoever puts the batch again seals it with the same callback: it has no trace of its own
-        place, trace = (None, tracing.api()) if is_new else ((name, len(ready)), None)
-        return posted(then, self.secrets, trace, place=place, batch=name, order=_order(ready))
+        # whoever puts the batch again seals it with the same callback: it has no trace and no time of its own
+        place, trace, put = (None, tracing.api(), self.sender.now()) if is_new else ((name, len(ready)), None, None)
+        return posted(then, self.secrets, trace, place=place, put=put, batch=name, order=_order(ready))
 
     def _own(self, call: FunctionCall[Any]) -> FunctionCall[Any]:
         if not isinstance(call, FunctionCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
@@ -609,7 +615,9 @@ class Program:
             raise self._unknown(letter.then[0].f)
         args, kwargs = function.signature.decode(letter.arguments)
         settings = function.settings.with_options(letter.options)
-        return Opened(function.definition, args, kwargs, settings, letter.options, letter.then, letter.tick)
+        return Opened(
+            function.definition, args, kwargs, settings, letter.options, letter.then, letter.tick, letter.put_ms
+        )
 
     def _unknown(self, name: str) -> UnknownFunction:
         return UnknownFunction(
@@ -633,8 +641,9 @@ class Program:
         lasts = step.options.lasts or settings.expires
         if lasts is not None and step.options.expires is None:
             travels = msgspec.structs.replace(travels, expires=now + lasts, lasts=None)
-        travels = _with_headers(opened, travels)
-        letter = Letter(step.f, found, travels, rest, trace=tracing.made(tracing.api(), step.f, target, own))
+        travels, traced = _with_headers(opened, travels), tracing.made(tracing.api(), step.f, target, own)
+        put_ms = _put_ms(self.sender.now(), settings.with_options(step.options))
+        letter = Letter(step.f, found, travels, rest, None, traced, put_ms)
         # otherwise an id in done keeps the call away, for as long as it is there
         blocks: Any = "active" if (step.options.unique or settings.unique) == "active" else None
         return Posted(

@@ -94,6 +94,7 @@ class Sender:
         """Describe the server: `url`, and any of the other arguments of `Queue`; the first call connects."""
         if url is not None:
             address.read(url)
+        self.now = time.time  # the clock of callers
         self.url = url
         self.settings: Mapping[str, Any] = settings
         self._declared = limits.Declared()

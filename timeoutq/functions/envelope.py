@@ -4,14 +4,15 @@
 
 `v` is the version of this form, `f` the function, `a` and `k` the arguments by place and by name; all but `v` and `f`
 may be left out. `o` holds options for this call alone, `t` the calls that follow it, each with `f`, `a`, `k` and `o`,
-`w` the time of the tick, in ms, if a schedule has put the call, and `p` the trace (`traceparent` of W3C Trace Context).
-`x`, which is true, says that the call has expired: if somebody retries it, it runs, however late. Fields that a reader
-does not know are ignored: a field without which a call must not be run makes a higher `v`.
+`w` the time of the tick, in ms, if a schedule has put the call, `c` when the call was put, in ms by the caller's clock,
+if its result is kept, and `p` the trace (`traceparent` of W3C Trace Context). `x`, which is true, says that the call
+has expired: if somebody retries it, it runs, however late. Fields that a reader does not know are ignored: a field
+without which a call must not be run makes a higher `v`.
 
 The signature `s` is eight hex digits that name the secret, a dot, and HMAC-SHA256 in hex, over a fixed text and, each
 behind its length in eight bytes, the queue, the id, `f`, and the JSON of `a`, `k`, `o` and `t` as they stand in the
 payload (`[]`, `{}`, `{}` and `[]` if left out). Only if `o` holds `"ticks":true`, the id may also end in `@` and digits
-that are not signed: so the calls of a schedule that overlap share one payload. `w`, `p` and `x` are not signed.
+that are not signed: so the calls of a schedule that overlap share one payload. `w`, `c`, `p` and `x` are not signed.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class _Payload(msgspec.Struct):
     s: str | None = None
     w: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)] | None = None
     x: bool = False
+    c: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_MS)] | None = None
 
 
 class _Version(msgspec.Struct):
@@ -119,6 +121,7 @@ class Letter:
     tick: float | None = None  # the time for which a schedule has put the call, Unix seconds
     trace: str | None = None
     """The trace of which the call is a part. Only `seal` heeds it; `tracing.py` reads it from the payload."""
+    put_ms: int | None = None  # when the call was put, if it says so
 
 
 class Secrets:
@@ -207,6 +210,8 @@ def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
             parts += b',"s":', _ENCODER.encode(secrets.sign(queue, id, payload))
         if letter.trace:
             parts += b',"p":', _ENCODER.encode(letter.trace)
+    if letter.put_ms is not None:
+        parts.append(b',"c":%d' % letter.put_ms)
     data = b"".join([*parts, b"}"])
     if len(data) > LIMIT:
         raise CallTooLarge(
@@ -239,14 +244,14 @@ def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:
     secrets.check(queue, id, found)
     tick = None if found.w is None else ids.tick_of(id, found.w) / 1000
     if found.o is _EMPTY_DICT and found.t is _EMPTY_LIST and tick is None:  # the usual case, made quick
-        return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)))
+        return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), NO_OPTIONS, (), None, None, found.c)
     try:
         chosen, then = _OPTIONS.decode(found.o), _STEPS.decode(found.t)
     except Exception as error:
         raise NotACall(f"the call of task {_task(id)} has odd options: {error_words(error)}") from error
     if found.x:
         chosen = msgspec.structs.replace(chosen, expires=None, lasts=None)
-    return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), chosen, then, tick)
+    return Letter(found.f, Arguments(bytes(found.a), bytes(found.k)), chosen, then, tick, None, found.c)
 
 
 def _refuse_newer(payload: bytes, id: bytes) -> None:

@@ -88,6 +88,7 @@ class Opened:
     options: Options
     then: Sequence[Step]
     tick: float | None = None  # the time for which a schedule has put the call, Unix seconds
+    put_ms: int | None = None  # when the call was put, by the caller's clock, if the payload says so
 
     @property
     def expires(self) -> float | None:

@@ -30,7 +30,7 @@ class FakeSender(Sender):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
-        self.clock = clock
+        self.clock, self.now = clock, lambda: clock.now
 
     def _open(self, name: str) -> FakeQueue:
         return fake_queue(name, clock=self.clock)

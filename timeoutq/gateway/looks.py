@@ -136,6 +136,11 @@ async def failures(request: Request, *, kind: str | None = None, cursor: Cursor 
     return {"kind": kind, "tasks": plain(page.entries), "cursor": page.cursor}
 
 
+async def calls(request: Request, *, n: N = 100) -> dict[str, Any]:
+    """Tell about the calls that ended last, the newest first: of the last 500 those whose results are still kept."""
+    return {"calls": plain(await request.queue.results.ended(n))}
+
+
 async def events(
     request: Request, *, after: str | None = None, n: N = 100, id: Name = None, b64: InBase64 = None
 ) -> dict[str, Any]:

@@ -73,7 +73,7 @@ API: Sequence[Route] = (
         Route("GET", f"/v1/{{queue}}/{look.__name__}", "look", look)
         for look in (
             looks.stats, looks.tasks, looks.task, looks.why, looks.hosts, looks.workers, looks.errors, looks.history,
-            looks.failures, looks.events,
+            looks.failures, looks.events, looks.calls,
         )
     ),
 )  # fmt: skip

@@ -25,7 +25,11 @@ end
 -- fail: these tasks go to failed, because by[i] has cancelled ids[i]; those that wait for them are told
 function cancel.fail(ids, by)
   if #ids == 0 then return end
-  for i = 1, #ids do failures.keep(ids[i], 'cancelled by ' .. by[i]) end
+  for i = 1, #ids do
+    if has('records') then results.note(ids[i], false, 'c', call('HGET', key.owners, ids[i]), 'cancelled by ' .. by[i]) end
+    failures.keep(ids[i], 'cancelled by ' .. by[i])
+  end
+  if has('records') then results.list(ids) end
   kinds.note(ids)
   count_up(key.stats, 'cancelled', #ids)
   results.tell_ended(ids)

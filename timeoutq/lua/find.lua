@@ -81,6 +81,7 @@ do
       has('priority') and call('HGET', key.priorities, id), has('rerun') and call('HEXISTS', key.rerun, id) or 0,
       has('results') and call('EXISTS', results.key_of(id)) or 0,
       has('cancel') and call('HGET', key.cancels, id), has('progress') and call('HGET', key.progress, id),
+      has('records') and call('GET', results.record_of(id)),
     }
   end
 end

@@ -32,25 +32,30 @@ do
     return locks
   end
 
-  -- lock: set the locks of tasks for a time, ms: in one command, if the server has MSETEX (Valkey 9.1, Redis 8.4) and
-  -- the user may call it, or one by one. Those of leases that `are_old` are there, unless they have run out. `several`:
-  -- has the server MSETEX? nil: not asked
+  -- set: set keys for a time, ms: in one command, if the server has MSETEX (Valkey 9.1, Redis 8.4) and the user may
+  -- call it, or one by one. Those that `are_old` are there, unless they have run out. `several`: has the server MSETEX?
+  -- nil: not asked
   local several
-  function leases.lock(ids, tokens, ms, are_old)
-    local locks, allowed = leases.locks_of(ids), false
-    if #ids > 1 and several ~= false then
-      several, allowed = pcall(may, 'MSETEX', 1, locks[1], tokens[1])
+  function leases.set(names, values, ms, are_old)
+    local allowed = false
+    if #names > 2 and several ~= false then
+      several, allowed = pcall(may, 'MSETEX', 1, names[1], values[1])
     end
     if not (several and allowed) then
-      for i = 1, #ids do
-        if not are_old or quiet('PEXPIRE', locks[i], ms) == 0 then quiet('PSETEX', locks[i], ms, tokens[i]) end
+      for i = 1, #names do
+        if not are_old or quiet('PEXPIRE', names[i], ms) == 0 then quiet('PSETEX', names[i], ms, values[i]) end
       end
       return
     end
-    local words = {#ids}
-    for i = 1, #ids do words[2 * i], words[2 * i + 1] = locks[i], tokens[i] end
+    local words = {#names}
+    for i = 1, #names do words[2 * i], words[2 * i + 1] = names[i], values[i] end
     words[#words + 1], words[#words + 2] = 'PX', ms
     quiet('MSETEX', unpack(words))
+  end
+
+  -- lock: set the locks of tasks for a time, ms
+  function leases.lock(ids, tokens, ms, are_old)
+    leases.set(leases.locks_of(ids), tokens, ms, are_old)
   end
 
   -- drop: forget the leases on the ids, and all that ends with them; the limits, too, unless no task has one
@@ -132,6 +137,7 @@ do
       elseif moved then
         again[#again + 1], again_names[#again + 1] = id, names[i]
       end
+      if moved and has('records') then results.note(id, false, over and 'X' or 'x', was[i], reason) end
       if moved and not anew[i] then
         fields[#fields + 1], fields[#fields + 2] = id, counts[i]
       else
@@ -149,6 +155,7 @@ do
     ready.turn()
     cancel.fail(stopped, whose)
     failures.spent(spent)
+    if has('records') then results.list(spent) end
     return #again + #stopped, spent
   end
 end

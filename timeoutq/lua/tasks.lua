@@ -174,6 +174,7 @@ do
     kinds.leave(ids)
     failures.clear(ids)
     priority.forget(ids)
+    results.unrecord(ids)
     results.tell_ended(ids)
   end
 

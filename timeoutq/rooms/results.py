@@ -10,7 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, cast
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar, cast
 
 from timeoutq.rooms.room import AsyncRoom, Room
 from timeoutq.server.calls import BATCH, Call
@@ -19,10 +21,12 @@ from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.faces import awaiting, blocking
 from timeoutq.verbs.flows import is_final
 from timeoutq.verbs.operations import Operations
-from timeoutq.verbs.sending import BELL_WAIT, Bell, Flow, Talk, a_moment, answer
+from timeoutq.verbs.sending import BELL_WAIT, Bell, Flow, Talk, a_moment, answer, ask
 from timeoutq.words import arguments
 from timeoutq.words.errors import ServerFull, TimeoutqError
-from timeoutq.words.model import Ended, Tasks, text
+from timeoutq.words.model import CallRecord, Ended, Tasks, text
+
+T = TypeVar("T")
 
 
 def call_look(operations: Operations, ids: Sequence[bytes], client: str = "") -> Call[list[Ended | None]]:
@@ -58,6 +62,18 @@ class ResultFlows:
             found += yield from answer(talk, call, UNCONFIRMED)
         return found
 
+    def ended(self, n: int = 100) -> Flow[list[CallRecord]]:
+        """Tell about the calls that ended last, the newest first: `n` of the last 500 whose results were kept.
+
+        A call is left out once its result is kept no longer, and while another run of it is tried again.
+        """
+        most = arguments.count(n, high=ENDED)
+        parts = yield from self._each(partial(_ended, most))
+        return sorted(chain.from_iterable(parts), key=lambda one: one.ended or 0.0, reverse=True)[:most]
+
+    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
+        return [(yield from flow(self.talk))]
+
     def hear(self, ids: Sequence[bytes], client: str, seconds: float) -> Flow[list[bytes]]:
         """Wait until tasks end that this client waits for (at least these), at most `seconds`; give their ids."""
         talk, key = self.talk, answers_key(self.talk.operations, client)
@@ -69,6 +85,23 @@ class ResultFlows:
             if isinstance(reply, BaseException):
                 raise talk.server.explain(reply)
         return ([first[1]] if first else []) + (more or [])
+
+
+ENDED, AT_ONCE = 500, 50  # of so many calls that have ended is told, and so many records are read at once
+
+
+def _ended(most: int, talk: Talk) -> Flow[list[CallRecord]]:
+    key, found = talk.operations.key, list[CallRecord]()
+    (listed,) = yield from ask(talk, [("LRANGE", key("ended"), 0, ENDED - 1)])
+    ids = list(dict.fromkeys(cast("list[bytes]", listed)))
+    for at in range(0, len(ids), AT_ONCE):
+        names = [key("record:").encode() + id for id in ids[at : at + AT_ONCE]]
+        (kept,) = yield from ask(talk, [("MGET", *names)])
+        records = map(replies.record, ids[at : at + AT_ONCE], kept)
+        found += [one for one in records if one is not None and one.ended is not None]
+        if len(found) >= most:
+            break
+    return found
 
 
 LOOK_AGAIN = 15.0  # seconds after which all tasks that are waited for are looked at again, whatever was heard
@@ -304,6 +337,7 @@ class Results(Room[ResultFlows]):
     """How tasks have ended, and what their runs have given."""
 
     look = blocking(ResultFlows.look)
+    ended = blocking(ResultFlows.ended)
 
     def wait(self, *tasks: Tasks, timeout: float | None = None) -> dict[str, Ended]:
         """Wait until all of these tasks have ended, `timeout` seconds at most; tell how those that have ended did.
@@ -319,6 +353,7 @@ class AsyncResults(AsyncRoom[ResultFlows]):
     """How tasks have ended, and what their runs have given, for asyncio."""
 
     look = awaiting(ResultFlows.look)
+    ended = awaiting(ResultFlows.ended)
 
     async def wait(self, *tasks: Tasks, timeout: float | None = None) -> dict[str, Ended]:
         """Wait until all of these tasks have ended, `timeout` seconds at most; tell how those that have ended did.

@@ -99,7 +99,7 @@ SIZES = {
     "HLEN": "owners payload attempts crashes errors runtime stats worker_info "
     "traces trace_uses trace_texts releases durations0 durations1 durations slots resting policies groups "
     "host_failures priorities rerun seen awaited schedules ticked functions batches batch_of cancels progress kinds",
-    "LLEN": "bell error_log history minutes hours",
+    "LLEN": "bell error_log history minutes hours ended",
     "XLEN": "alarm events",
 }
 """Which command tells the size of each key, in constant time, and is refused where the key is of a foreign type."""

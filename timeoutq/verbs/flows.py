@@ -500,7 +500,7 @@ def purge(talk: Talk) -> Flow[None]:
             return
 
 
-STRAYS = (b"host:", b"lock:", b"seen:", b"result:", b"answers:", b"batch:")
+STRAYS = (b"host:", b"lock:", b"seen:", b"result:", b"record:", b"answers:", b"batch:")
 """How the names of keys begin that a purge finds one by one."""
 
 

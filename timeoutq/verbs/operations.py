@@ -163,12 +163,12 @@ class Operations:
 
     def ack(
         self, leases: Sequence[Lease], again_ms: int = -1, results: Mapping[int, Kept] | None = None,
-        bare: Collection[int] = (), until: Mapping[int, int] | None = None,
+        bare: Collection[int] = (), until: Mapping[int, int] | None = None, records: Mapping[int, bytes] | None = None,
     ) -> list[Call[Outcome]]:  # fmt: skip
         """Build the calls that ack leases; with `again_ms`, their tasks are scheduled for then.
 
         By the position of a lease: `results` are kept, the tasks at `bare` leave no id in done, and done keeps the ids
-        of others for `until` ms, whatever `keep_done` says.
+        of others for `until` ms, whatever `keep_done` says; `records` are what records of calls say of attempts.
         """
         calls: list[Call[Outcome]] = []
         kept, gone, ends = results or {}, dict.fromkeys(bare, True), until or {}
@@ -176,13 +176,14 @@ class Operations:
             options = section("again", again_ms) if again_ms >= 0 else []
             if kept or gone or ends:
                 options += _end_words(_within(kept, part), _within(gone, part), _within(ends, part))
+                options += _record_words(records, part)
             call = self._ack(leases[part], options, weight)
             calls.append(self.if_room(call, links=False) if kept else call)
         return calls
 
     def ack_put(
         self, lease: Lease, found: TaskList, again_ms: int = -1, payload: bytes | None = None,
-        result: Kept | None = None, *, bare: bool = False, until_ms: int | None = None,
+        result: Kept | None = None, *, bare: bool = False, until_ms: int | None = None, record: bytes | None = None,
     ) -> Call[Outcome]:  # fmt: skip
         """Build the call that acks one lease and puts what it found (no more than `fitting` says); else as `ack`."""
         options = section("again", again_ms) if again_ms >= 0 else []
@@ -192,6 +193,7 @@ class Operations:
             options += section("put", *found.ids) + carried(found)
         kept = {} if result is None else {0: result}
         options += _end_words(kept, {0: True} if bare else {}, {} if until_ms is None else {0: until_ms})
+        options += [] if record is None else section("records", record)
         bodies = [payload or b"", *found.payloads.values(), *(one.body for one in kept.values())]
         call = self._ack([lease], options, sum(map(len, bodies)))
         return self.if_room(call, links=bool(found.ids)) if found.ids or kept else call
@@ -243,12 +245,13 @@ class Operations:
     def fail(
         self, leases: Sequence[Lease], retries_ms: Sequence[int], errors: Sequence[bytes],
         tracebacks: Sequence[bytes] = (), blocks_ms: Mapping[int, int] | None = None,
-        results: Mapping[int, Kept] | None = None,
+        results: Mapping[int, Kept] | None = None, records: Mapping[int, bytes] | None = None,
     ) -> list[Call[Outcome]]:  # fmt: skip
         """Build the calls that fail leases: for each the delay before the next attempt, or -1, and the error.
 
         `tracebacks` are as `tracebacks.trace` gives them; each is sent once a call. By the position of a lease:
-        `blocks_ms` is for how long its host is blocked, and `results` are kept if the task goes to failed.
+        `blocks_ms` is for how long its host is blocked, and `results` are kept if the task goes to failed; `records`
+        are as for `ack`.
         """
         calls: list[Call[Outcome]] = []
         traces = tracebacks or [b""] * len(leases)
@@ -261,6 +264,7 @@ class Operations:
             digests = {at: digest(trace) for at, trace in enumerate(traces[part]) if trace}
             ends: Words = [word for end in zip(retries_ms[part], errors[part], strict=True) for word in end]
             ends += by_position("blocks", _within(blocked, part)) + result_words(_within(kept, part))
+            ends += _record_words(records, part)
             ends += by_position("traces", digests)
             ends += pairs("texts", {name: traces[part][at] for at, name in digests.items()})
             call = self.call("fail", [*words, *ends], _outcome(ids), id=digest_of(b"f", words), weight=weight)
@@ -512,6 +516,10 @@ def _within(found: Mapping[int, V], part: slice) -> dict[int, V]:
     return {at - part.start: one for at, one in found.items() if part.start <= at < part.stop}
 
 
+def _record_words(records: Mapping[int, bytes] | None, part: slice) -> Words:
+    return section("records", *(records.get(at, b"") for at in range(part.start, part.stop))) if records else []
+
+
 def _end_words(results: Mapping[int, Kept], bare: Collection[int], until: Mapping[int, int]) -> Words:
     words = result_words(results)
     if bare:
@@ -525,7 +533,7 @@ def _outcome(ids: Sequence[bytes]) -> Callable[[Any], Outcome]:
 
 def _info(task: bytes, reply: Any) -> TaskInfo:
     now_ms, state, due, deadline, token, failures, crashes, error, body, host, trace, releases, level, *rest = reply
-    again, kept, by, far = rest
+    again, kept, by, far, attempts = rest
     error_at, message = replies.last_error(error)
     ends, (own, blocking, since) = when(deadline), replies.releases_of(releases)
     return TaskInfo(
@@ -534,5 +542,5 @@ def _info(task: bytes, reply: Any) -> TaskInfo:
         error=message, error_at=error_at, traceback=read_traceback(trace, message), payload=arguments.unpack(body),
         releases=own, host=text(host) if host else None, host_releases=blocking, unrun_since=since,
         priority=whole(level), again=bool(again), has_result=bool(kept), cancelled_by=said(by) if by else None,
-        progress=replies.progress(far),
+        progress=replies.progress(far), record=replies.record(task, attempts, whole(crashes)),
     )  # fmt: skip

@@ -13,6 +13,8 @@ from typing import Any, cast
 from timeoutq.server.calls import Call
 from timeoutq.words.model import (
     MAX_TIME_MS,
+    Attempt,
+    CallRecord,
     Ended,
     HostInfo,
     HostRecord,
@@ -170,6 +172,32 @@ def progress(line: bytes | None) -> Progress | None:
         return Progress(float(done), None if total == b"-" else float(total), said(text), whole(at) / 1000)
     except ValueError:
         return None
+
+
+_HOW = {b"a": "done", b"f": "failed", b"F": "failed", b"x": "crashed", b"X": "crashed", b"c": "cancelled"}
+
+
+def record(task: bytes, lines: bytes | None, crashes: int = 0) -> CallRecord | None:
+    """Read the record of a call, as `lua/results.lua` writes it; `crashes` are those of which the queue knows."""
+    rows = [row for line in (lines or b"").split(b"\n") if len(row := line.split(b" ", 8)) == 9]
+    if not rows:
+        return None
+    attempts, function, put, seen, ended, how = list[Attempt](), None, None, 0, None, b""
+    lost = Attempt(None, None, None, "crashed")
+    for _, before, start, at, name, how, end, worker, error in rows:
+        attempts += [lost] * (whole(before) - seen)  # of the first one of a queue, nothing is noted
+        seen = max(seen, whole(before)) + (how in b"xX")
+        function, put = (said(name), when(at)) if name != b"-" else (function, put)
+        ended = when(end)
+        by = None if worker == b"-" else said(worker)
+        if by is not None or how != b"c":
+            began = when(start) if start not in (b"-", b"0") else None
+            attempts.append(Attempt(by, began, ended, _HOW.get(how, said(how)), said(error) or None))
+    if how in (b"f", b"x"):
+        attempts += [lost] * (crashes - seen)
+        return CallRecord(text(task), function, put, attempts)
+    words = "failed" if how == b"X" else _HOW.get(how)
+    return CallRecord(text(task), function, put, attempts, ended, words, said(rows[-1][-1]) or None)
 
 
 def ended(ids: Sequence[bytes], reply: Any) -> list[Ended | None]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from timeoutq.words.model import HostInfo, TaskInfo
+from timeoutq.words.model import Attempt, CallRecord, HostInfo, TaskInfo
 from timeoutq.words.standing import Standing, standing
 from timeoutq.words.text import CLIENT, age
 
@@ -82,7 +82,26 @@ def of_task(info: TaskInfo) -> list[Fact]:
         ("last error", info.error),
         ("last error at", iso(info.error_at)),
         ("payload", None if payload is None else shown),
+        *of_record(info.record),
     ]
+
+
+def of_record(record: CallRecord | None) -> list[Fact]:
+    """Give what the record of a call says: when it was put and has ended, and each attempt."""
+    if record is None:
+        return []
+    ended = None if record.ended is None else f"{iso(record.ended)}, {record.how}"
+    return [
+        ("put", iso(record.put)),
+        *((f"attempt {number}", _attempt(one)) for number, one in enumerate(record.attempts, 1)),
+        ("ended", ended),
+    ]
+
+
+def _attempt(one: Attempt) -> str:
+    times = " to ".join(filter(None, (iso(one.start), iso(one.end)))) or "nobody knows when"
+    error = f": {one.error}" if one.error else ""
+    return f"{one.how}, {times}, {one.worker or 'its worker was lost'}{error}"
 
 
 def of_host(info: HostInfo) -> list[Fact]:

@@ -342,6 +342,45 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of a call that has ended."""
+
+    worker: str | None
+    """None if the worker was lost, and nothing else is known of the attempt."""
+    start: float | None
+    """When the function began; None for an attempt that was cut off, by a crash or a cancel."""
+    end: float | None
+    """When it ended; after a crash, when the queue noticed."""
+    how: str
+    """done, failed, crashed (the worker was lost) or cancelled."""
+    error: str | None = None
+    """The first line of the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """What is kept of a call as long as its result: when it was put, and its attempts, the first and the last 19."""
+
+    task: str
+    function: str | None
+    put: float | None
+    """When the call was put, by the clock of the program that put it; None for one that a schedule has put."""
+    attempts: Sequence[Attempt]
+    """A run that its worker gave back, because it stopped or the function returned `Release`, is no attempt."""
+    ended: float | None = None
+    """When the call ended; None while it has not."""
+    how: str | None = None
+    """How it ended: done, failed or cancelled."""
+    error: str | None = None
+    """Why it failed, or who has cancelled it."""
+
+    @property
+    def starts(self) -> list[float]:
+        """When its attempts began, as far as that is known, the first one first."""
+        return [one.start for one in self.attempts if one.start is not None]
+
+
+@dataclass(frozen=True, slots=True)
 class TaskInfo:
     """All that the queue knows about one id."""
 
@@ -380,6 +419,8 @@ class TaskInfo:
     """Who has cancelled the task, while it is in progress still."""
     progress: Progress | None = None
     """What the handler of a task in progress has last said about how far it is."""
+    record: CallRecord | None = None
+    """Of a call whose result is kept: the attempts that have ended."""
 
 
 @dataclass(frozen=True, slots=True)

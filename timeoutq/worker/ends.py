@@ -44,6 +44,7 @@ class AckOfFound:
     away: Mapping[int, TaskList] = field(default_factory=dict[int, TaskList])
     """The tasks that go to other shards before the ack, by the shard's number."""
     kept: Kept | None = None  # the result of the run
+    record: bytes | None = None  # what the record of the call says of this attempt, which leaves a result
     keep_ms: int | None = None  # for how long done keeps the id; 0: not at all, None: as the queue says
     missing: int = 0  # how many puts for other shards are not confirmed
     failure: Failure | None = None  # what ends the lease instead of an ack, once its puts are confirmed
@@ -81,7 +82,7 @@ class AckOfFound:
         """Build the call of an ack that cannot go with acks of other leases."""
         call = operations.ack_put(
             self.lease, self.found, self.again_ms, self.payload, self.kept,
-            bare=self.keep_ms == 0, until_ms=self.keep_ms or None,
+            bare=self.keep_ms == 0, until_ms=self.keep_ms or None, record=self.record,
         )  # fmt: skip
         return PendingCall("ack", [self.lease], call, len(self.found.ids), self.grouped)
 
@@ -183,6 +184,7 @@ class Ends:
             results={at: ack.kept for at, ack in enumerate(kept, after) if ack.kept is not None},
             bare={*range(first, after), *(at for at, ack in enumerate(kept, after) if ack.keep_ms == 0)},
             until={at: ack.keep_ms for at, ack in enumerate(kept, after) if ack.keep_ms},
+            records={at: ack.record for at, ack in enumerate(kept, after) if ack.record is not None},
         )
         return _in_turn("ack", leases, calls)
 
@@ -197,6 +199,7 @@ class Ends:
                 [failure.trace for failure in fails],
                 blocks_ms={at: failure.block_ms for at, failure in enumerate(fails) if failure.block_ms},
                 results={at: failure.kept for at, failure in enumerate(fails) if failure.kept is not None},
+                records={at: failure.record for at, failure in enumerate(fails) if failure.record is not None},
             )
             yield from _in_turn("fail", [failure.lease for failure in fails], calls)
         yield from _in_turn("release", releases, ops.release(releases))

@@ -115,6 +115,8 @@ class Leases:
         self.paused_until = 0.0  # until when the handler wants nothing from this queue, by the monotonic clock
         self.over_at: dict[int, float] = {}
         """From when on leases with a limit of their own are not extended, by their keys and the monotonic clock."""
+        self.records: dict[int, tuple[int, int | None, str]] = {}
+        """Of leases on calls whose results are kept: when the run began, when the call was put (ms), the function."""
         self._told_kept = False
         self._unrun: dict[int, BaseException] = {}
         """Of each lease that goes back because the worker cannot run its task: why, by its key."""
@@ -275,7 +277,8 @@ class Leases:
             what = "result=" if kept is not None else f"keep_id={result.keep_id!r}"
             raise InvalidInput(f"{what} and again_in= exclude each other: a task that runs again has not ended")
         put: Any = result.put
-        ack = AckOfFound(lease, TaskList(), again_ms, payload, kept=kept, keep_ms=keep_ms)
+        record = None if kept is None else self._record(lease)
+        ack = AckOfFound(lease, TaskList(), again_ms, payload, kept=kept, record=record, keep_ms=keep_ms)
         if not is_nothing(put):
             tasks = put if isinstance(put, TaskList) else arguments.tasks((put,))
             ack.found, ack.away = self.queue.division.sorted(lease, tasks)
@@ -325,7 +328,7 @@ class Leases:
         """End the lease as a failed attempt; never raises, whatever the error and the retry policy do."""
         if isinstance(error, Hopeless):
             error, hopeless = error.error, True
-        self._fail(self._failures.judge(lease, error, hopeless=hopeless))
+        self._fail(self._failures.judge(lease, error, self._record(lease), hopeless=hopeless))
 
     def _fail(self, failure: Failure) -> None:
         lease = failure.lease
@@ -335,6 +338,15 @@ class Leases:
         here, away = self.queue.division.sorted(lease, arguments.tasks((failure.then,)))
         puts = away or {self.queue.division.which(lease): here}
         self._give(AckOfFound(lease, TaskList(), away=puts, failure=failure))
+
+    def _record(self, lease: Lease) -> bytes | None:
+        """Give what the record of a call says of this attempt, as `lua/results.lua` has it; None for no record."""
+        found = self.records.get(lease.key)
+        if found is None:
+            return None
+        start_ms, put_ms, function = found
+        put = "-" if put_ms is None else put_ms
+        return f"{lease.attempt} {lease.crashes} {start_ms} {put} {function}".encode()
 
     def interrupted(self, run: Run) -> None:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
@@ -371,6 +383,8 @@ class Leases:
         pop = self.held.pop
         for key in map(self.key_of, leases):
             pop(key, None)
+        for lease in leases if self.records else ():
+            self.records.pop(lease.key, None)
         if self.ledger is not None:
             self.ledger.end(leases)
 

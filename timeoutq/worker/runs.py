@@ -63,12 +63,13 @@ class MaxRuntime:
         limit = queue.max_runtime if seconds is None else seconds
         self.ms = 0 if limit is None else arguments.timeout_ms(limit, "max_runtime")  # 0: no limit
         self.margin_ms = min(MARGIN_MS, self.ms // 10)
-        self._first_ms = min(round(queue.timeout * 1000), self.ms)
+        lease_ms = round(queue.timeout * 1000)
+        self.first_ms = min(lease_ms, self.ms or lease_ms)  # how long a lease is when it is claimed
         self._queue = queue
 
     def ends_ms(self, lease: Lease) -> float:
         """Give when max_runtime ends a lease, which is as it was claimed; ms of the server, 0 if nothing limits it."""
-        return lease.deadline * 1000 - self._first_ms + self.ms if self.ms else 0.0
+        return lease.deadline * 1000 - self.first_ms + self.ms if self.ms else 0.0
 
     def over_ms(self, lease: Lease) -> float:
         """Give for how long the time of a lease has been over; below 0 while it is not, or if nothing limits it."""
@@ -107,6 +108,7 @@ class Failure:
     block_ms: int = 0  # for how long the host of the task is blocked; 0: it is not
     kept: Kept | None = None  # the result that is kept of a task that is given up
     then: Task | None = None  # what is put first
+    record: bytes | None = None  # what the record of the call says of this attempt
 
 
 class Failures:
@@ -119,7 +121,9 @@ class Failures:
         """Prepare; `ask` asks the handler."""
         self._queue, self._policy, self._log, self._ask = queue, policy, worker_log, ask
 
-    def judge(self, lease: Lease, error: BaseException, *, hopeless: bool = False) -> Failure:
+    def judge(
+        self, lease: Lease, error: BaseException, record: bytes | None = None, *, hopeless: bool = False
+    ) -> Failure:
         """Decide what an error means for the task of a lease, and log it; no repeat mends one that is `hopeless`."""
         words = "fails, and the handler could not judge why; the worker decides"
         verdict = self._of_user(lambda: self._ask(lease, error), lease, words) or NO_VERDICT
@@ -140,7 +144,7 @@ class Failures:
             then = self._of_user(partial(verdict.then, self._queue), lease, "has failed, and nothing is put for it")
         decides = decision(error)
         block_ms = arguments.delay_ms(decides.block_host, "block_host") if isinstance(decides, Retry) else 0
-        return Failure(lease, retry_ms, text, trace, block_ms, kept, then)
+        return Failure(lease, retry_ms, text, trace, block_ms, kept, then, record)
 
     def _retry_ms(self, policy: RetryPolicy, lease: Lease, error: BaseException) -> int:
         def decided(policy: RetryPolicy) -> int:

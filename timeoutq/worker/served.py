@@ -56,6 +56,14 @@ class Place:
         """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
         return self._queues.get(queue)
 
+    def record(self, lease: Lease, put_ms: int | None, function: str) -> None:
+        """Have the record of this call tell of the attempt that begins now, if the call leaves a result or fails."""
+        leases = self._leases
+        # the time of the server, as far as it is known: it is too early rather than too late, but not before the claim
+        claimed_ms = round(lease.deadline * 1000) - leases.runtime.first_ms
+        start_ms = max(leases.queue.division.talk_of(lease).clock.now_ms, claimed_ms)
+        leases.records[lease.key] = start_ms, put_ms, function
+
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
         """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
 

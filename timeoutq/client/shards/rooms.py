@@ -113,6 +113,9 @@ ROUND = 0.5
 class ShardedResultFlows(_OfShards, ResultFlows):
     """A result is in the shard of its task."""
 
+    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
+        return each(self._shards, flow)
+
     def look_at(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
         shards, found = self._shards, list[Ended | None]([None] * len(ids))
         yield from self._look(ids, places_of(map(shards.of_task, ids)), client, found)

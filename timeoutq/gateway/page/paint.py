@@ -16,6 +16,7 @@ from markupsafe import Markup
 from timeoutq.gateway.page import spelling
 from timeoutq.rooms.events import Event
 from timeoutq.watch import charts
+from timeoutq.watch.records import of_record
 from timeoutq.watch.snapshot import COUNTERS, Snapshot, rates, series
 from timeoutq.words.counts import Period, Stats
 from timeoutq.words.model import HostInfo, State, TaskInfo, raw
@@ -197,5 +198,5 @@ def task(at: At, info: TaskInfo, why: str, now: float) -> Markup:
         "result": "kept" if info.has_result else None,
         "id": f"{len(raw(info.task)):,} bytes",
     }
-    there = [(name, value) for name, value in facts.items() if value is not None]
+    there = [(name, value) for name, value in [*facts.items(), *of_record(info.record)] if value is not None]
     return part("task", at, info, state, word, why, acts, there)

@@ -6,13 +6,14 @@
 --       results=pairs (position, result)   times=numbers (position, ms for which the result is kept)
 --       bare=n positions of tasks whose ids are not kept in `done`   until=numbers (position, ms for which `done` keeps
 --       the id, whatever keep_done says)   unique=numbers (position in put, ms): as of put   rerun=n positions in put,
---       none for all: as of put   full=0 the server has no memory for the results: they are kept empty, and counted
+--       none for all: as of put   records=n for each lease, what its worker says of the attempt, as in the key record:ID;
+--       only for leases with results   full=0 the server has no memory for the results: they are kept empty, and counted
 -- Reply letters, one per lease: O acked; k acked, and the id stays in done for ever, though `until` has a time for it;
 --       R this very call was carried out before; L the lease is not this token's
 verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true, reads = {'schema', 'uses', 'keep_done'}}, function()
   local ids, tokens, at = leases.read(3)
   local given, refused = sections(at, ' again=ms payload=1 put=n payloads=pairs groups=pairs priorities=pairs improve=n results=pairs'
-    .. ' times=numbers full=0 bare=n until=numbers unique=numbers rerun=n')
+    .. ' times=numbers records=n full=0 bare=n until=numbers unique=numbers rerun=n')
   if refused then return refused end
   local unfit, priorities
   if given.put then unfit, priorities = tasks.cannot(given.put, given) end
@@ -38,7 +39,7 @@ verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true, reads = {'schema', '
   if given.results and again_ms < 0 then
     local marks, ends = rerun.marks_of(ids), {}
     for i = 1, #ids do ends[i] = runs[i] and not marks[i] and not (once_more and ids[i] == ids[1]) end
-    fresh = results.keep(ids, ends, given)
+    fresh = results.keep(ids, ends, given, 'a', tokens)
   end
   if #found > 0 then ready.rest(ids, runs) end
   if #found > 0 and not itself then tasks.add(found, given, false, false, priorities) end

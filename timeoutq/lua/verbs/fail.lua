@@ -5,15 +5,17 @@
 -- SECTIONS  blocks=numbers (position, ms for which its host is blocked)   traces=pairs (position, digest of its
 --       traceback)   texts=n (digest, traceback) *   results=pairs (position, what is kept as the result if the task
 --       goes to failed)   times=numbers (position, ms for which the result is kept)
+--       records=n for each lease, what its worker says of the attempt, as in the key record:ID, or nothing
 --       full=0 the server has no memory for the results: they are kept empty, and counted
 -- Reply letters, one per lease: O failed; R this very call was carried out before; L the lease is not this token's
 verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
   local ids, tokens, at = leases.read(3)
-  local given, refused = sections(at + 2 * #ids, ' blocks=numbers traces=pairs texts=n results=pairs times=numbers full=0')
+  local given, refused = sections(at + 2 * #ids, ' blocks=numbers traces=pairs texts=n results=pairs times=numbers'
+    .. ' records=n full=0')
   if refused then return refused end
-  local retries, blocked, traces, texts = {}, given.blocks or {}, given.traces or {}, {}
+  local retries, errors, blocked, traces, texts = {}, {}, given.blocks or {}, given.traces or {}, {}
   for i = 1, #ids do
-    retries[i] = tonumber(args[at + 2 * i - 2])
+    retries[i], errors[i] = tonumber(args[at + 2 * i - 2]), args[at + 2 * i - 1]
     if not retries[i] then return {err = 'RETRY of lease ' .. i .. ' is no number of milliseconds'} end
   end
   for i = 1, given.texts and #given.texts or 0, 2 do texts[given.texts[i]] = given.texts[i + 1] or '' end
@@ -24,7 +26,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
   if given.results then
     local ends = {}
     for i = 1, #ids do ends[i] = yes[i] and held[i] == 1 and retries[i] < 0 and not marks[i] end
-    fresh = results.keep(ids, ends, given)
+    fresh = results.keep(ids, ends, given, 'F', tokens, errors)
   end
   for i = 1, #ids do
     local id, retry = ids[i], retries[i]
@@ -32,7 +34,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
     if yes[i] and held[i] == 1 and not block_of[id] then
       -- a lease ends only after its outcome is written: so a call that is refused half-way loses nothing
       codes[i], ended[#ended + 1], block_of[id] = 'O', id, tonumber(blocked[i] or -1)
-      local message = args[at + 2 * i - 1]
+      local message = errors[i]
       if retry < 0 and not marks[i] and string.sub(message, 1, 9) == 'expired: ' then -- it has not begun: no attempt
         late = late + 1
         failures.keep(id, message)
@@ -43,6 +45,8 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
       else
         call('HSET', key.attempts, id, number(counts[i], 0) + 1)
         failures.log(id, message, traces[i], texts)
+        local said = given.records and not given.full and not by[i] and not (fresh and fresh[id]) and given.records[i]
+        if said and said ~= '' then results.note(id, said, 'f', tokens[i], message) end
       end
       if marks[i] then
         anew[#anew + 1], is_anew[#anew + 1] = id, true

@@ -1,7 +1,7 @@
 -- purge: remove the queue, at most n leases with their lock keys, or hosts with their sets, or sets of fingerprints, a
 -- call; then all at once.
 -- ARGS  1 call id   2 age of the call, ms   3 at most, number   4.. stray *: lanes (host:NAME), locks (lock:ID), sets
---       (seen:NUMBER), results (result:ID), answers (answers:CLIENT) and tasks of batches (batch:NAME) that were seen
+--       (seen:NUMBER), results (result:ID), records (record:ID), answers (answers:CLIENT) and tasks of batches (batch:NAME) that were seen
 --       after the end
 -- Reply over, 0 or 1: 1 when nothing is left, 0 to call again
 do

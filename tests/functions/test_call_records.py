@@ -1,0 +1,264 @@
+"""Records of calls, as transcripts: when a call was put, its attempts, its end; and the calls that ended last."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.functions.running import at_work, twice_failing, work
+from tests.rig.processes import Processes
+from timeoutq import Queue
+from timeoutq.functions import App
+from timeoutq.server.calls import Kept
+from timeoutq.verbs import sending
+from timeoutq.words.model import CallRecord
+
+DEADLY = """
+import os, pathlib
+from timeoutq.functions import App
+app = App(os.environ["DEADLY"])
+
+@app.task(keep_result=60)
+async def deadly(mark: str) -> int:
+    if not pathlib.Path(mark).exists():
+        pathlib.Path(mark).touch()
+        os.kill(os.getpid(), 9)
+    return 1
+"""
+
+
+def names(raw: Any, queue: Any) -> set[str]:
+    """Give the names of the keys of records."""
+    stem = queue.operations.key("")
+    return {key.removeprefix(stem) for key in raw.keys(f"{stem}record:*") + raw.keys(f"{stem}ended")}
+
+
+def record_of(call: Any) -> CallRecord:
+    found = call.info().record
+    assert found is not None
+    return found  # type: ignore[no-any-return]  # of any call
+
+
+def test_a_call_that_failed_twice_and_then_returned_shows_three_attempts_of_two_workers(
+    app: App, queue: Queue, raw: Any
+) -> None:
+    before = time.time()
+    call = twice_failing(app)
+    found = record_of(call)
+    assert [(one.how, one.error) for one in found.attempts] == [
+        ("failed", "ValueError: boom 1"), ("failed", "ValueError: boom 2"), ("done", None),
+    ]  # fmt: skip
+    first, second, third = (one.worker for one in found.attempts)
+    assert first != second == third
+    times = [found.put, *(at for one in found.attempts for at in (one.start, one.end)), found.ended]
+    assert times == sorted(times)  # type: ignore[type-var]  # all are known
+    assert before - 1 < (found.put or 0) <= (found.ended or 0) < time.time() + 1
+    assert found.starts == [one.start for one in found.attempts]
+    assert (found.function, found.how, found.task) == ("flaky", "done", call.id)
+    assert queue.results.ended() == [found]
+    left = [raw.pttl(queue.operations.key(f"{kind}:{call.id}")) for kind in ("result", "record")]
+    assert 45_000 < min(left) <= max(left) <= 50_000, "the record is kept as long as the result"
+
+
+def test_a_call_that_failed_for_good_and_one_that_was_cancelled_are_listed_too(app: App, queue: Queue) -> None:
+    @app.task(retry=[], keep_result=60)
+    async def bad(number: int) -> int:
+        if number:
+            raise ValueError("never")
+        return 0
+
+    with at_work(app):
+        bad.delay(0).wait(10)
+        failed = bad.delay(1)
+        with pytest.raises(Exception, match="never"):
+            failed.wait(10)
+    waiting, running = bad.delay(2), bad.delay(3)
+    waiting.cancel("Ada")
+    (lease,) = queue.claim(1)
+    running.cancel("Bob")
+    queue.release(lease)
+    cancelled = queue.results.ended(2)
+    assert [(one.task, one.how, one.error) for one in cancelled] == [
+        (running.id, "cancelled", "cancelled by Bob"), (waiting.id, "cancelled", "cancelled by Ada"),
+    ]  # fmt: skip
+    assert [one.worker for one in cancelled[0].attempts] == [lease.holder]
+    assert cancelled[1].attempts == [], "it has never run"
+    ends = [(one.how, len(one.attempts)) for one in queue.results.ended()]
+    assert ends == [("cancelled", 1), ("cancelled", 0), ("failed", 1), ("done", 1)]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["the first call of a queue", "a later call"])
+def test_an_attempt_that_was_killed_has_no_start(
+    app: App, queue: Queue, run: Processes, tmp_path: Path, is_first: bool
+) -> None:
+    (tmp_path / "deadly.py").write_text(DEADLY)
+
+    @app.task(keep_result=60)
+    async def deadly(mark: str) -> int: ...  # type: ignore[empty-body]  # the worker runs another
+
+    run.start("worker", "--app", "deadly:app", "-p", "2", DEADLY=queue.name, PYTHONPATH=str(tmp_path))
+    if not is_first:
+        (tmp_path / "there").touch()
+        deadly.delay(str(tmp_path / "there")).wait(30)
+    call = deadly.delay(str(tmp_path / "mark"))
+    assert call.wait(30) == 1
+    lost, last = record_of(call).attempts
+    assert (lost.how, lost.start, last.how) == ("crashed", None, "done")
+    if is_first:  # nobody knew yet that records are kept here
+        assert (lost.worker, lost.end) == (None, None)
+    else:
+        assert lost.worker is not None
+        assert lost.worker != last.worker
+        assert lost.end is not None
+        assert lost.end <= (last.start or 0)
+        assert lost.error is not None
+        assert "killed by SIGKILL" in lost.error
+
+
+def test_a_call_that_crashes_too_often_ends_and_one_more_crash_is_told_of(app: App, queue: Queue) -> None:
+    @app.task(keep_result=60)
+    async def one() -> int:
+        return 1
+
+    queue.configure(max_crashes=2)
+    one.delay()
+    work(app)
+    call = one.delay()
+    for crashes in (1, 2):
+        (lease,) = queue.claim(1)
+        queue.run(sending.answers(queue.talk, queue.operations.crash([lease], "killed")))
+        assert [one.how for one in record_of(call).attempts] == ["crashed"] * crashes
+    found = queue.results.ended()
+    assert [(one.task, one.how, one.error) for one in found][:1] == [(call.id, "failed", "killed")]
+    assert len(found) == 2
+
+
+def test_a_key_that_is_called_again_begins_a_record_and_long_ones_keep_their_first_attempt(
+    app: App, queue: Queue
+) -> None:
+    fails: list[int] = []
+
+    @app.task(retry=[0] * 30, keep_result=60, key="only")
+    async def again() -> int:
+        if len(fails) < 25:
+            fails.append(1)
+            raise ValueError(f"number {len(fails)}")
+        return 1
+
+    first = again.delay()
+    work(app)
+    errors = [one.error for one in record_of(first).attempts]
+    assert len(errors) == 20
+    assert [errors[0], errors[1], errors[-2:]] == ["ValueError: number 1", "ValueError: number 8", [
+        "ValueError: number 25", None,
+    ]]  # fmt: skip
+    second = again.delay()
+    assert queue.results.ended() == [record_of(second)], "until it ends, the record is that of the run before"
+    work(app)
+    assert [one.how for one in record_of(second).attempts] == ["done"]
+    assert queue.results.ended() == [record_of(second)]
+
+
+def test_what_keeps_no_result_leaves_no_record_and_a_forget_and_a_purge_leave_none(
+    app: App, queue: Queue, raw: Any
+) -> None:
+    fails: list[int] = []
+
+    @app.task(keep_result=0, retry=[0])
+    async def unkept(number: int) -> int:
+        if number and not fails:
+            fails.append(1)
+            raise ValueError
+        return 1
+
+    @app.task(retry=[0])
+    async def gives_none() -> None:
+        if len(fails) < 2:
+            fails.append(1)
+            raise ValueError
+
+    @app.task(keep_result=60)
+    async def kept() -> int:
+        return 1
+
+    call = unkept.delay(1)
+    assert b'"c":' not in raw.hget(queue.operations.key("payload"), call.id).encode()
+    work(app)
+    assert names(raw, queue) == set()
+    assert "records" not in (raw.hget(queue.operations.key("meta"), "uses") or "")
+    calls = [kept.delay(), kept.delay()]
+    work(app)
+    other = gives_none.delay()
+    assert b'"c":' in raw.hget(queue.operations.key("payload"), other.id).encode()
+    work(app, max_tasks=1)
+    assert names(raw, queue) == {"ended", *(f"record:{one.id}" for one in (*calls, other))}
+    work(app)
+    assert names(raw, queue) == {"ended", *(f"record:{one.id}" for one in calls)}, "it is done, without a result"
+    queue.put(calls[0].id)  # its id is in no state, and its result is there
+    queue.forget(calls[0].id)
+    assert names(raw, queue) == {"ended", f"record:{calls[1].id}"}
+    assert [one.task for one in queue.results.ended()] == [calls[1].id]
+    queue.purge()
+    assert raw.keys(queue.operations.key("*")) == []
+
+
+def test_an_ack_without_records_costs_no_command_more(queue: Queue, raw: Any) -> None:
+    def commands(records: dict[int, bytes]) -> dict[str, int]:
+        queue.put(["a", "b"])
+        leases, before = queue.claim(2), raw.info("commandstats")
+        results = {at: Kept(b"1", 60_000) for at in range(2)}
+        queue.run(
+            sending.answers(queue.talk, queue.operations.ack(leases, results=results, records=records, bare=[0, 1]))
+        )
+        after = raw.info("commandstats")
+        counts = {name: one["calls"] - before.get(name, {"calls": 0})["calls"] for name, one in after.items()}
+        return {name.removeprefix("cmdstat_"): count for name, count in counts.items() if count and "info" not in name}
+
+    commands({})
+    bare, recorded = commands({}), commands({0: b"1 0 5 - f", 1: b"1 0 5 - f"})
+    assert not bare.keys() & {"lpush", "ltrim", "get", "msetex"}
+    more = {name: count - bare.get(name, 0) for name, count in recorded.items() if count != bare.get(name, 0)}
+    # the list, `records` in the settings for the first time, and the records: with the results, or one by one
+    assert more == {"lpush": 1, "hset": 1, **({"msetex": 1} if "msetex" in more else {"psetex": 2})}
+
+
+def test_the_list_of_ended_calls_is_short_and_a_full_server_keeps_no_record(queue: Queue, raw: Any) -> None:
+    for part in range(6):
+        ids = [f"{part}-{at}" for at in range(250)]
+        queue.put(ids)
+        leases = queue.claim(250)
+        results = {at: Kept(b"1", 60_000) for at in range(250)}
+        records = {at: f"1 0 {part} - f".encode() for at in range(250)}
+        queue.run(sending.answers(queue.talk, queue.operations.ack(leases, results=results, records=records)))
+    assert raw.llen(queue.operations.key("ended")) <= 1000
+    newest = {one.task for one in queue.results.ended(500)}
+    assert len(newest) == 500
+    assert {task.partition("-")[0] for task in newest} == {"4", "5"}
+    queue.put("full")
+    (call,) = queue.operations.ack(queue.claim(1), results={0: Kept(b"1", 60_000)}, records={0: b"1 0 5 - f"})
+    assert call.when_full is not None
+    queue.run(sending.answers(queue.talk, [call.when_full]))
+    assert (raw.get(queue.operations.key("result:full")), raw.get(queue.operations.key("record:full"))) == ("", None)
+
+
+def test_in_memory_the_clock_of_the_test_counts(app: App) -> None:
+    @app.task(keep_result=60)
+    async def one() -> int:
+        return 1
+
+    with app.test(start=1_000_000.0) as t:
+        call = one.options(after=30).delay()
+        t.run()
+        found = record_of(call)
+        assert (found.put, found.starts, found.ended) == (1_000_000.0, [1_000_030.0], 1_000_030.0)
+
+
+def test_what_a_hand_has_written_into_a_record_is_read_as_far_as_it_can_be(queue: Queue, raw: Any) -> None:
+    raw.lpush(queue.operations.key("ended"), "a", "b", "c")
+    raw.set(queue.operations.key("record:a"), "nonsense\n1 0 x y f a 5000 w no error\n1 2 3")
+    raw.set(queue.operations.key("record:b"), "\n")
+    (found,) = queue.results.ended()
+    assert (found.task, found.put, found.starts, found.ended) == ("a", None, [], 5.0)
