@@ -42,6 +42,7 @@ def blocks(language: str, *texts: str) -> list[str]:
 EXAMPLES = [
     pytest.param(code, id=f"{path.stem}-{number}")
     for path, text in PAGES.items()
+    if path.stem != "django"  # `tests/django/test_django_page.py` makes a project of its examples
     for number, code in enumerate(blocks("python", text), 1)
 ]
 
@@ -65,7 +66,7 @@ def test_the_examples_run(code: str, url: str, tmp_path: Path) -> None:
 
 
 EXTRAS = {
-    "timeoutq.urls": "crawl", "timeoutq.scrapy": "scrapy", "timeoutq.testing": "testing",
+    "timeoutq.urls": "crawl", "timeoutq.scrapy": "scrapy", "timeoutq.django": "django", "timeoutq.testing": "testing",
     "timeoutq.functions": "functions", "timeoutq.gateway": "web", "timeoutq.gateway.page": "web",
     "standardwebhooks": "web", "timeoutq server": "server",
 }  # fmt: skip

@@ -35,7 +35,8 @@ PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 4370,
     "client": 3920,
-    "functions": 4800,
+    "django": 680,
+    "functions": 4810,
     "gateway": 6050,
     "lua": 4900,
     "rooms": 2940,

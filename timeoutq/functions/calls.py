@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 import msgspec
 
-from timeoutq.functions import ids, options, tracing
+from timeoutq.functions import ids, options, outcomes, tracing
 from timeoutq.functions.client import Posted, Result, Sender, Steps, kinds
 from timeoutq.functions.context import Context, Middleware
 from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, seal, unseal
@@ -618,6 +618,10 @@ class Program:
         return Opened(
             function.definition, args, kwargs, settings, letter.options, letter.then, letter.tick, letter.put_ms
         )
+
+    def failure(self, error: BaseException) -> bytes:
+        """Give what is kept of why a call has failed, as JSON. Never raises."""
+        return outcomes.failure(error)
 
     def _unknown(self, name: str) -> UnknownFunction:
         return UnknownFunction(

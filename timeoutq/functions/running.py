@@ -91,17 +91,20 @@ class Calls(Serves):
         try:
             opened = self.app.open(lease.payload, "", raw(lease.task), UNCHECKED)
         except TimeoutqError:
-            return Verdict(NEVER, partial(_kept_failure, error))  # nobody can run it
+            return Verdict(NEVER, partial(self._kept, error))  # nobody can run it
         decides = decision(error)
         never: tuple[type[BaseException], ...] = (Forged, UnknownSecret, *opened.settings.no_retry)
         inside = members(cast("Any", decides)) if is_group(decides) else [decides]
         is_last = not isinstance(decides, Retry) and any(isinstance(one, never) for one in inside)
         policy = NEVER if is_last else opened.settings.retry
-        kept = partial(_kept_failure, error) if opened.settings.keep_result else None
+        kept = partial(self._kept, error) if opened.settings.keep_result else None
         if opened.settings.on_failed is None or isinstance(error, Forged | UnknownSecret):
             return Verdict(policy, kept)
         words = error_words(error)
         return Verdict(policy, kept, lambda queue: self.app.failed(lease.payload, queue, raw(lease.task), words))
+
+    def _kept(self, error: BaseException) -> Kept:
+        return Kept(self.app.failure(error), delay_ms(outcomes.KEEP_FAILURE, "keep_result"))
 
 
 class Hands:
@@ -370,7 +373,3 @@ def _checked(found: Context[Any]) -> Context[Any]:
 
 def _back(error: TimeoutqError, after: tuple[float, float], within: float) -> Unrun:
     return Unrun(random.uniform(*after), within=within, error=error)  # noqa: S311  # jitter, not a secret
-
-
-def _kept_failure(error: BaseException) -> Kept:
-    return Kept(outcomes.failure(error), delay_ms(outcomes.KEEP_FAILURE, "keep_result"))

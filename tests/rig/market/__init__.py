@@ -1,0 +1,1 @@
+"""A Django project for the tests: its settings, an app with tasks, and a table."""
