@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "    # pins: python -m tests.pins\n", "    # the end of the pins\n"
-EXTRAS = ["demo", "functions", "otel", "scrapy", "server", "testing", "web"]  # demo brings crawl
+EXTRAS = ["crawlee", "demo", "functions", "otel", "scrapy", "server", "testing", "web"]  # demo brings crawl
 TESTED = [*(word for extra in EXTRAS for word in ("--extra", extra)), "--group", "test"]
 
 

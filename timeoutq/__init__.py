@@ -16,6 +16,7 @@ Everything a program needs is imported from here; a name's module is loaded when
     timeoutq.urls       URLs in one form, their hosts and domains, and sitemaps (extra `crawl`)
     timeoutq.testing    queues in memory, for your own tests, with a clock that the test advances
     timeoutq.scrapy     a Scrapy project on a queue: ADDONS = {"timeoutq.scrapy.Addon": 100}
+    timeoutq.crawlee    crawlers of crawlee on a queue: TimeoutqStorageClient (extra `crawlee`)
     timeoutq.django     Django's TASKS on queues: "BACKEND": "timeoutq.django.Backend"
 
 `help(timeoutq.Queue)` is the reference. The command `timeoutq` does the same from a shell: `timeoutq --help`. Its pages
@@ -39,6 +40,7 @@ The folders, in reading order: each imports only from those above it. The docstr
     urls       URLs for crawlers: one form for each page, hosts and domains, and sitemaps (extra `crawl`).
     scrapy     Scrapy on timeoutq: a project becomes distributed, and loses no request with a killed process, by one
                setting.
+    crawlee    crawlee on timeoutq: the request queue of a crawler is a queue that several processes and machines share.
     functions  Functions: a call is a task. `send.delay("a@example.com")` puts a call, and a worker runs the function.
     django     Django on timeoutq: a backend for `TASKS`, a worker command, and the queues in the admin (Django 6.0 or
                newer).

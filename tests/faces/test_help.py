@@ -61,12 +61,14 @@ def test_the_examples_run(code: str, url: str, tmp_path: Path) -> None:
         text=True,
         timeout=60,
         check=False,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
 
 
 EXTRAS = {
-    "timeoutq.urls": "crawl", "timeoutq.scrapy": "scrapy", "timeoutq.django": "django", "timeoutq.testing": "testing",
+    "timeoutq.urls": "crawl", "timeoutq.scrapy": "scrapy", "timeoutq.crawlee": "crawlee", "timeoutq.django": "django",
+    "timeoutq.testing": "testing",
     "timeoutq.functions": "functions", "timeoutq.gateway": "web", "timeoutq.gateway.page": "web",
     "standardwebhooks": "web", "timeoutq server": "server",
 }  # fmt: skip

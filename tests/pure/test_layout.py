@@ -35,6 +35,7 @@ PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 4370,
     "client": 3920,
+    "crawlee": 470,
     "django": 680,
     "functions": 4810,
     "gateway": 6050,

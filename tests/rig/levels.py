@@ -23,7 +23,7 @@ ALL_COPIES = ("core/test_core.py", "hosts/test_polite_servers.py")
 SLOWER = (
     "core/test_bad_input.py", "core/test_compact_walk.py", "core/test_keeper.py",
     "core/test_keys.py", "core/test_records.py", "core/test_repair.py",
-    "core/test_sections.py", "demo/test_demo.py",
+    "core/test_sections.py", "crawlee/test_example.py", "demo/test_demo.py",
     "demo/test_demo_hostile.py", "demo/test_demo_hosts.py", "demo/test_demo_seeds.py", "demo/test_demo_warc.py",
     "events/test_log_walk.py",
     "faces/test_cli_hosts.py", "faces/test_cli_patience.py", "faces/test_cli_words.py", "faces/test_core_model.py",

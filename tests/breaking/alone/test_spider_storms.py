@@ -1,14 +1,17 @@
-"""A storm of spiders: processes of Scrapy are killed with -9 every two seconds, and the crawl brings every item."""
+"""Storms of spiders: processes of Scrapy, or crawlee, are killed with -9 every two seconds, and nothing is lost."""
 
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.rig.spiders.site import Site
 from timeoutq.server.embedded import EmbeddedServer
 
+pytest.importorskip("crawlee")
 pytest.importorskip("scrapy")
 
 PAGES = 250
@@ -39,3 +42,16 @@ def test_a_crawl_whose_processes_are_killed_again_and_again_brings_the_items_of_
     assert len(alone.found) == PAGES
     assert ours.found == alone.found
     assert ours.met >= storm.KILLS
+
+
+@pytest.mark.timeout(660)
+@pytest.mark.parametrize("server", ["valkey"], indirect=True)
+def test_crawlers_of_crawlee_lose_no_page_and_no_two_that_live_fetch_the_same(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    from tests.rig.spiders.crawlee import page, storm
+
+    with Site(partial(page, pages=PAGES)) as site:
+        ran, _, wrong = storm(site, server.url, tmp_path, PAGES, lease=5, kills=4)
+    assert not wrong
+    assert ran.found == {f"/{number}" for number in range(PAGES)}

@@ -41,7 +41,7 @@ class Run:
     def gaps(self) -> list[tuple[float, Seen, Seen]]:
         """Give pairs of visits that follow each other, and the seconds between them; a killed process begins none."""
         last = {seen.headers["User-Agent"]: seen for seen in self.visits}
-        ends = [last[name] for name in self.ran.killed]
+        ends = [last[name] for name in self.ran.deaths]
         return [(b.at - a.at, a, b) for a, b in pairwise(self.visits) if a not in ends]
 
 

@@ -48,10 +48,11 @@ class Site:
                 pass
 
             def do_GET(self) -> None:  # the name is that of the standard library
+                sent = {name.title(): value for name, value in self.headers.items()}
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 with lock:
                     counts[self.path] += 1
-                    seen = Seen(time.time(), self.command, self.path, dict(self.headers), body, counts[self.path])
+                    seen = Seen(time.time(), self.command, self.path, sent, body, counts[self.path])
                     site.visits.append(seen)
                 if site.delay:
                     time.sleep(site.delay)

@@ -49,8 +49,10 @@ class Ran:
     kills: int = 0
     met: int = 0
     seconds: float = 0.0
-    killed: set[str] = field(default_factory=set[str])
-    """The user agents of the processes that were killed."""
+    deaths: dict[str, float] = field(default_factory=dict[str, float])
+    """When processes were killed, by their user agents."""
+    pids: dict[int, float] = field(default_factory=dict[int, float])
+    """The same by their pids."""
     codes: list[int] = field(default_factory=list[int])
 
     @property
@@ -134,8 +136,11 @@ class Storm:
                 process.wait()
         ran.seconds = time.monotonic() - began
         ran.visits = len(self._site.visits) - self._before
-        ran.items = self._items.read_text().splitlines()
+        ran.items = self.read()
         return ran
+
+    def read(self) -> list[str]:
+        return self._items.read_text().splitlines()
 
     def _strike(self, ran: Ran, holders: Any) -> bool:
         """Kill the oldest process that has worked for a while, and start another; say whether there was one.
@@ -153,7 +158,7 @@ class Storm:
         victim.send_signal(signal.SIGKILL)
         victim.wait()
         ran.kills += 1
-        ran.killed.add(name)
+        ran.deaths[name] = ran.pids[victim.pid] = time.time()
         ran.met += bool(holders is not None and holders().get(victim.pid))
         self.start()
         return True
