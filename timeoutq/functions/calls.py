@@ -535,9 +535,9 @@ class Program:
             )
         places = [None if given is None else (name, at) for at in range(len(calls))]
         trace, expiring = tracing.api(), {call.settings.queue for call in calls if call.expires}
-        times, put = (yield from sender.times(expiring)) if expiring else {}, sender.now()
+        times, put_at = (yield from sender.times(expiring)) if expiring else {}, sender.now()
         ready = [
-            posted(call, self.secrets, trace, place=place, now=times.get(call.settings.queue), put=put)
+            posted(call, self.secrets, trace, place=place, now=times.get(call.settings.queue), put=put_at)
             for call, place in zip(calls, places, strict=True)
         ]
         last = None if then is None else self._callback(then, ready, name, given is None)

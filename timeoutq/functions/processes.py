@@ -39,6 +39,8 @@ from timeoutq.words.model import Ack, Release, raw, text
 from timeoutq.words.retry import GiveUp, Retry, decision
 from timeoutq.worker.handlers import Hopeless, released
 
+assert sys.platform != "win32"
+
 BEGINS_WITHIN = 60.0  # seconds that a process may take to begin: it imports the module of the function
 ENDS_WITHIN = 1.0  # seconds that the free processes may take to end by themselves
 _STOPS = (signal.SIGINT, signal.SIGTERM)
