@@ -90,7 +90,8 @@ class _Process:
     """A pool process, the leader of a group of processes."""
 
     def __init__(self, module: str) -> None:
-        assert sys.platform != "win32"
+        if sys.platform == "win32":
+            raise NotImplementedError
         self.wire, its = Pipe()
         level = logging.getLogger().getEffectiveLevel()
         command = [sys.executable, "-u", "-c", _CODE, str(its.fileno()), str(level), module, *sys.path]
@@ -109,7 +110,8 @@ class _Process:
 
     def kill(self) -> None:
         """Kill it, and what its function has started; not after `end`."""
-        assert sys.platform != "win32"
+        if sys.platform == "win32":
+            raise NotImplementedError
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -291,7 +293,8 @@ def _first_argument(error: BaseException) -> str:
 
 def serve(number: int, level: int, module: str) -> None:
     """Run calls until the worker ends: the whole life of a pool process; `number` is its end of the wire."""
-    assert sys.platform != "win32"
+    if sys.platform == "win32":
+        raise NotImplementedError
     for one in _STOPS:  # not SIG_IGN, which programs would inherit that functions start
         signal.signal(one, _heard)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
@@ -325,7 +328,8 @@ def _end_with_worker() -> None:
 
     Where the system cannot (SIGIO ends no process on macOS), the process ends with its call.
     """
-    assert sys.platform != "win32"
+    if sys.platform == "win32":
+        raise NotImplementedError
     lifeline = os.dup(0)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
