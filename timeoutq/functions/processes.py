@@ -39,6 +39,8 @@ from timeoutq.words.model import Ack, Release, raw, text
 from timeoutq.words.retry import GiveUp, Retry, decision
 from timeoutq.worker.handlers import Hopeless, released
 
+assert sys.platform != "win32"
+
 BEGINS_WITHIN = 60.0  # seconds that a process may take to begin: it imports the module of the function
 ENDS_WITHIN = 1.0  # seconds that the free processes may take to end by themselves
 _STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -90,8 +92,6 @@ class _Process:
     """A pool process, the leader of a group of processes."""
 
     def __init__(self, module: str) -> None:
-        if sys.platform == "win32":
-            raise NotImplementedError
         self.wire, its = Pipe()
         level = logging.getLogger().getEffectiveLevel()
         command = [sys.executable, "-u", "-c", _CODE, str(its.fileno()), str(level), module, *sys.path]
@@ -110,8 +110,6 @@ class _Process:
 
     def kill(self) -> None:
         """Kill it, and what its function has started; not after `end`."""
-        if sys.platform == "win32":
-            raise NotImplementedError
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -293,8 +291,6 @@ def _first_argument(error: BaseException) -> str:
 
 def serve(number: int, level: int, module: str) -> None:
     """Run calls until the worker ends: the whole life of a pool process; `number` is its end of the wire."""
-    if sys.platform == "win32":
-        raise NotImplementedError
     for one in _STOPS:  # not SIG_IGN, which programs would inherit that functions start
         signal.signal(one, _heard)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
@@ -328,8 +324,6 @@ def _end_with_worker() -> None:
 
     Where the system cannot (SIGIO ends no process on macOS), the process ends with its call.
     """
-    if sys.platform == "win32":
-        raise NotImplementedError
     lifeline = os.dup(0)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)

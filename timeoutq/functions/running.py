@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import random
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -33,8 +34,13 @@ from timeoutq.words.text import safe
 from timeoutq.worker.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Expired, Hopeless, Result, Serves, Unrun, Verdict
 
 if TYPE_CHECKING:
-    from timeoutq.functions.processes import Hold, Processes
     from timeoutq.worker.served import Place
+
+    if sys.platform != "win32":
+        from timeoutq.functions.processes import Hold, Processes
+    else:
+        from typing import Any as Hold  # there are none
+        from typing import Any as Processes
 
 Run = Callable[[Context[Any], Opened], Awaitable[Any]]  # what runs a function, within its middlewares
 
@@ -115,8 +121,9 @@ class Hands:
         self.threads = calls.new_threads(f"{place.name}-call", place.hangs)
         place.at_end(self.threads.close)
         self.processes: Processes | None = None
-        if calls.in_processes and any(one.settings.executor == "process" for one in calls.app.functions.values()):
-            from timeoutq.functions.processes import Processes  # it needs a system with fork
+        need = any(one.settings.executor == "process" for one in calls.app.functions.values())
+        if sys.platform != "win32" and calls.in_processes and need:
+            from timeoutq.functions.processes import Processes
 
             self.processes = Processes()
             place.at_end(self.processes.close)

@@ -151,6 +151,8 @@ def _module(function: Callable[..., Any], signature: Signature) -> str:
         module = Path(file).stem
     if inspect.iscoroutinefunction(function):
         wrong = "it is an async def, which a worker can cancel: leave executor= out, or write a def"
+    elif sys.platform == "win32":
+        wrong = "pool processes need a system with fork: leave executor= out"
     elif module == "__main__":
         wrong = "it stands in no module that another process could import: move it into a file"
     elif "<" in function.__qualname__:  # <lambda>, <locals>
