@@ -197,9 +197,9 @@ def test_oldest_versions_are_the_floors_and_newest_are_todays(monkeypatch: pytes
     for which in ("oldest", "pinned", "newest"):
         assert drift.versions(which, Path("/a/python")) == {"redis": "6.0", "h11": "0.16"}
     oldest, pinned, newest = (" ".join(words) for words in asked)
-    assert oldest.startswith("--python /a/python --resolution lowest-direct --extra demo")
+    assert oldest.startswith("--python /a/python --resolution lowest-direct --extra crawlee --extra demo")
     assert pinned == "--python /a/python --extra test"
-    assert newest.startswith("--python /a/python --resolution highest --extra demo")
+    assert newest.startswith("--python /a/python --resolution highest --extra crawlee --extra demo")
 
 
 @pytest.mark.parametrize(

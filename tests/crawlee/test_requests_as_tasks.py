@@ -57,7 +57,9 @@ def test_a_key_of_more_than_a_kibibyte_is_its_digest() -> None:
     assert (back(longer).unique_key, back(longer).url, task.group) == (longer.unique_key, longer.url, "a.example")
 
 
-@pytest.mark.parametrize("value", [datetime.date(2027, 1, 1), object(), {1}, b"\xff", float("nan")], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", [datetime.date(2027, 1, 1), object(), {1}, b"\xff", float("nan")], ids=lambda value: type(value).__name__
+)
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 def test_user_data_that_is_no_json_is_refused(value: Any) -> None:
     request = Request.from_url(URL)
