@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import redis
 from tests.rig.waiting import wait_until
 from timeoutq import Answer, AsyncQueue, InvalidInput, Lease, Queue, Unavailable
 from timeoutq.client import heartbeat
+from timeoutq.client.keeper import AsyncKeeper
 from timeoutq.testing import fake_queue
 
 
@@ -185,3 +187,28 @@ def test_a_keeper_waits_for_a_server_that_is_away(
         wait_until(lambda: "reaches the server again" in caplog.text)
     assert keeper.held == [lease]
     mine.close()
+
+
+def test_who_closes_a_keeper_whose_event_loop_has_ended_waits_for_its_farewell(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says, asked, may_say = heartbeat.Beat._say_farewell, threading.Event(), threading.Event()
+
+    async def when_allowed(beat: heartbeat.Beat) -> None:
+        asked.set()
+        await asyncio.to_thread(may_say.wait)
+        await says(beat)
+
+    monkeypatch.setattr(heartbeat, "NEWS_EVERY", 0.05)
+    monkeypatch.setattr(heartbeat.Beat, "_say_farewell", when_allowed)
+
+    async def begin() -> AsyncKeeper:
+        keeper = AsyncQueue(queue.name, queue.given[0]).keeper()
+        await keeper.__aenter__()
+        return keeper
+
+    keeper = asyncio.run(begin())
+    assert asked.wait(10)
+    threading.Timer(0.2, may_say.set).start()
+    asyncio.run(keeper.close())
+    assert queue.workers() == []

@@ -69,6 +69,7 @@ class Held:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._heart: Heartbeat | None = None
+        self._ending_heart: Heartbeat | None = None  # one that ends by itself, and is saying farewell
         self._beat: Beat | None = None
         self._closed = False
 
@@ -105,7 +106,7 @@ class Held:
         """Begin again in a forked process: threads, locks and leases are those of the process that has forked it."""
         if self._pid != os.getpid():
             self.queue.talk.nonce()  # the client takes a name of its own
-            self._held, self._lock, self._heart, self._beat = {}, threading.Lock(), None, None
+            self._held, self._lock, self._heart, self._ending_heart, self._beat = {}, threading.Lock(), None, None, None
             self._pid = os.getpid()
 
     def _beating(self) -> Beat:
@@ -126,7 +127,7 @@ class Held:
     def _stop(self) -> None:
         self._come()
         with self._lock:
-            heart, self._heart, self._closed = self._heart, None, True
+            heart, self._heart, self._closed = self._heart or self._ending_heart, None, True
         if heart is not None:
             heart.stop()
 
@@ -204,7 +205,7 @@ class AsyncKeeper(Held):
             if self._loop is not None and self._loop.is_closed() and self._heart is not None:
                 self._held.clear()  # nobody works on them any more
                 self._heart.end()
-                self._heart = None
+                self._ending_heart, self._heart = self._heart, None
         return super()._about()
 
     def _lost(self, refused: list[tuple[Lease, Answer]]) -> None:
