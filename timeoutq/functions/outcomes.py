@@ -25,6 +25,7 @@ NO_MEMORY = (
     "less time"
 )
 """What is told of a call whose result is empty."""
+_ZONE = re.compile(rb"[+-]\d\d:\d\d\"")  # what a time with a zone ends in
 
 
 class CallFailure(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ def encode(value: object, returns: Any) -> bytes:
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {_wrong(error)}") from error
     if b"null" in data and _is_endless(value):
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: JSON has no NaN and no infinity")
-    if re.search(rb"[+-]\d\d:\d\d\"", data) and _is_odd(models.built(value, builtin_types=(datetime, time))):
+    if _ZONE.search(data) and _is_odd(models.built(value, builtin_types=(datetime, time))):
         why = "JSON holds no zone that is off by seconds: return .astimezone(UTC)"
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {why}")
     if len(data) > MOST:

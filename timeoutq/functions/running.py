@@ -161,9 +161,9 @@ class CallRunner:
                 await self._keep(self._place.queue, {group: opened.settings.limit})
             except Unavailable as error:
                 return _back(error, WAITS, WAITS_FOR)
-        if opened.settings.keep_result:
-            self._place.record(lease, opened.put_ms, opened.definition.name)
         began = time.monotonic()
+        if opened.settings.keep_result:
+            self._place.records[lease.key] = began, opened.put_ms, opened.definition.name
         if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._app.middlewares:
             value = await opened.definition.function(*opened.args, **opened.kwargs)
         elif opened.definition.is_async:

@@ -115,8 +115,8 @@ class Leases:
         self.paused_until = 0.0  # until when the handler wants nothing from this queue, by the monotonic clock
         self.over_at: dict[int, float] = {}
         """From when on leases with a limit of their own are not extended, by their keys and the monotonic clock."""
-        self.records: dict[int, tuple[int, int | None, str]] = {}
-        """Of leases on calls whose results are kept: when the run began, when the call was put (ms), the function."""
+        self.records: dict[int, tuple[float, int | None, str]] = {}
+        """Of leases on calls whose results are kept: when the run began (monotonic), when it was put (ms), what runs."""
         self._told_kept = False
         self._unrun: dict[int, BaseException] = {}
         """Of each lease that goes back because the worker cannot run its task: why, by its key."""
@@ -344,7 +344,11 @@ class Leases:
         found = self.records.get(lease.key)
         if found is None:
             return None
-        start_ms, put_ms, function = found
+        began, put_ms, function = found
+        # the time of the server, as far as it is known: it is too early rather than too late, but not before the claim
+        claimed_ms = round(lease.deadline * 1000) - self.runtime.first_ms
+        now_ms = self.queue.division.talk_of(lease).clock.now_ms
+        start_ms = max(now_ms - int((time.monotonic() - began) * 1000), claimed_ms)
         put = "-" if put_ms is None else put_ms
         return f"{lease.attempt} {lease.crashes} {start_ms} {put} {function}".encode()
 

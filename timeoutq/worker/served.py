@@ -42,6 +42,7 @@ class Place:
         self._cancel, self._leave = cancel, leave
         self.shared = shared  # what the queues of this worker share, by whatever the handler chooses
         self.functions: Mapping[str, tuple[str, str]] = {}
+        self.records = leases.records
         self._schedules: Callable[[], Flow[None]] | None = None
         self.closes: list[Callable[[], object]] = []  # called when the worker has ended all work
 
@@ -55,14 +56,6 @@ class Place:
     def find(self, queue: str) -> Any:
         """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
         return self._queues.get(queue)
-
-    def record(self, lease: Lease, put_ms: int | None, function: str) -> None:
-        """Have the record of this call tell of the attempt that begins now, if the call leaves a result or fails."""
-        leases = self._leases
-        # the time of the server, as far as it is known: it is too early rather than too late, but not before the claim
-        claimed_ms = round(lease.deadline * 1000) - leases.runtime.first_ms
-        start_ms = max(leases.queue.division.talk_of(lease).clock.now_ms, claimed_ms)
-        leases.records[lease.key] = start_ms, put_ms, function
 
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
         """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
