@@ -116,7 +116,7 @@ class Leases:
         self.over_at: dict[int, float] = {}
         """From when on leases with a limit of their own are not extended, by their keys and the monotonic clock."""
         self.records: dict[int, tuple[float, int | None, str]] = {}
-        """Of leases on calls whose results are kept: when the run began (monotonic), when it was put (ms), what runs."""
+        """Of leases on calls whose results are kept: when the run began (monotonic), the put (ms), the function."""
         self._told_kept = False
         self._unrun: dict[int, BaseException] = {}
         """Of each lease that goes back because the worker cannot run its task: why, by its key."""
