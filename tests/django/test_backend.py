@@ -148,12 +148,15 @@ def test_retries_are_attempts_and_only_the_last_is_told_as_the_end(having: Backe
         work_until(lambda info: info.failures == 2, result.id)
         result.refresh()
         assert (result.status, result.attempts) == (TaskResultStatus.READY, 2)
-        assert result.errors[0].traceback.endswith("OutOfStock: none left\n")
+        assert [one.traceback.endswith("OutOfStock: none left\n") for one in result.errors] == [True, True]
+        assert result.errors[1].traceback.startswith("Traceback")
         assert told == [("enqueued", "READY"), ("started", "RUNNING"), ("started", "RUNNING")]
         default_task_backend.app.queue("default").schedule(result.id, at=0)
         work()
         result.refresh()
-        assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 3)
+        assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, 3, 3)
+        assert all(":" in worker for worker in result.worker_ids)
+        assert result.enqueued_at <= result.started_at < result.last_attempted_at <= result.finished_at
         assert told[3:] == [("started", "RUNNING"), ("finished", "FAILED")]
 
 

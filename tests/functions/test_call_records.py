@@ -10,6 +10,7 @@ import pytest
 
 from tests.functions.running import at_work, twice_failing, work
 from tests.rig.processes import Processes
+from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.functions import App
 from timeoutq.server.calls import Kept
@@ -262,3 +263,16 @@ def test_what_a_hand_has_written_into_a_record_is_read_as_far_as_it_can_be(queue
     raw.set(queue.operations.key("record:b"), "\n")
     (found,) = queue.results.ended()
     assert (found.task, found.put, found.starts, found.ended) == ("a", None, [], 5.0)
+
+
+def test_a_call_that_waits_for_its_next_attempt_shows_those_before(app: App, queue: Queue) -> None:
+    @app.task(retry=[3600])
+    async def bad() -> int:
+        raise ValueError("not yet")
+
+    call = bad.delay()
+    with at_work(app):
+        wait_until(lambda: call.info().failures == 1)
+    found = record_of(call)
+    assert [(one.how, one.error) for one in found.attempts] == [("failed", "ValueError: not yet")]
+    assert (found.how, found.ended) == (None, None)

@@ -110,7 +110,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "801405f78469dcc577bfac21acbf299b434cebfbedf2981ab57e29ff9d4204c7"}
+REVISIONS = {1: "633eb82e251d9d34f5d8af5fba72d2c5ee2997f87b5e30de8adc9b832804046e"}
 """The digest of the text of each revision."""
 
 

@@ -21,6 +21,7 @@ from timeoutq.functions import BadArguments, ids
 from timeoutq.functions.client import Steps
 from timeoutq.words.arguments import task_id
 from timeoutq.words.errors import InvalidInput
+from timeoutq.words.model import State
 
 OPTIONS = ("url", "prefix", "on_commit", "keep_result", "retry", "max_runtime", "timeout", "limit", "secret")
 _OF_APP = ("url", "keep_result", "max_runtime", "limit", "secret")
@@ -120,9 +121,11 @@ class Backend(BaseTaskBackend):
         return found
 
     def _looking(self, name: str, id: str) -> Steps[Any]:
-        queue = self.queue_of(name)
-        info = yield queue, methodcaller("inspect", task_id(id))
-        ends = yield queue, lambda opened: opened.results.look(task_id(id))
+        queue, key = self.queue_of(name), task_id(id)
+        ends = yield queue, lambda opened: opened.results.look(key)
+        info = yield queue, methodcaller("inspect", key)
+        if id not in ends and info.state in (None, State.DONE, State.FAILED):  # it has ended meanwhile
+            ends = yield queue, lambda opened: opened.results.look(key)
         return read_result(self.alias, info, ends.get(id))
 
 

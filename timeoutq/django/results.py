@@ -18,7 +18,7 @@ from timeoutq.words.arguments import error_words, shown
 from timeoutq.words.model import Ended, State, TaskInfo
 
 UNKNOWN = "unknown"
-"""Stands for a worker that has tried a call before: only the last one is kept."""
+"""Stands for a worker that has tried a call, and was lost."""
 
 
 class Call(msgspec.Struct, omit_defaults=True):
@@ -32,19 +32,10 @@ class Call(msgspec.Struct, omit_defaults=True):
     run_after: float | None = None
 
 
-class Run(msgspec.Struct):
-    """The last attempt of a call, by the worker's clock."""
-
-    workers: list[str]
-    started: float
-    ended: float
-
-
 class Success(msgspec.Struct):
     """What the queue keeps of a call that has returned."""
 
     call: Call
-    run: Run
     value: Any
 
 
@@ -52,7 +43,6 @@ class Failure(CallFailure, frozen=True):
     """What the queue keeps of a call that has failed for good."""
 
     path: str = ""  # of the exception's class
-    run: Run | None = None
 
 
 def moment(seconds: float) -> datetime:
@@ -107,31 +97,38 @@ def read_result(alias: str, info: TaskInfo, ended: Ended | None) -> Any:
 def _read(alias: str, info: TaskInfo, ended: Ended | None) -> Any:
     if ended is not None and ended.result and ended.state is not State.FAILED:
         kept = msgspec.json.decode(ended.result, type=Success)
-        result = _ran(new_result(alias, info.task, kept.call), kept.run)
+        result = _tried(new_result(alias, info.task, kept.call), info)
         return change(result, status=TaskResultStatus.SUCCESSFUL, _return_value=kept.value)
     if info.payload is None or info.state is None:
         return None
-    result = new_result(alias, info.task, msgspec.convert(info.payload["k"]["call"], Call))
-    if info.state is State.FAILED:
+    result = _tried(new_result(alias, info.task, msgspec.convert(info.payload["k"]["call"], Call)), info)
+    if info.error:  # more is known of the last one
         failure = msgspec.json.decode((ended and ended.result) or b"{}", type=Failure)
-        error = error_of(failure.path or _guessed(info.error), failure.traceback or info.traceback or info.error)
-        change(result, status=TaskResultStatus.FAILED, errors=[error], finished_at=_moment(info.error_at))
-        workers = [UNKNOWN] * (info.failures + info.crashes)
-        return change(result, worker_ids=workers) if failure.run is None else _ran(result, failure.run)
-    workers = [UNKNOWN] * (info.failures + info.crashes)
-    if info.error:
-        change(result, errors=[error_of(_guessed(info.error), info.traceback or info.error)])
-        change(result, last_attempted_at=_moment(info.error_at))
-    if info.state is State.IN_PROGRESS:
-        workers.append(info.holder or UNKNOWN)
+        last = error_of(failure.path or _guessed(info.error), failure.traceback or info.traceback or info.error)
+        is_there = result.errors and info.error.startswith(result.errors[-1].traceback.rstrip())
+        change(result, errors=[*result.errors[: -1 if is_there else None], last])
+    if info.state is State.FAILED:
+        over = result.finished_at or _moment(info.error_at)
+        change(result, status=TaskResultStatus.FAILED, finished_at=over)
+    elif info.state is State.IN_PROGRESS:
         began = None if info.progress is None else moment(info.progress.at)
-        change(result, status=TaskResultStatus.RUNNING, started_at=began, last_attempted_at=began)
-    return change(result, worker_ids=workers)
+        workers = [*result.worker_ids, info.holder or UNKNOWN]
+        change(result, status=TaskResultStatus.RUNNING, worker_ids=workers, last_attempted_at=began)
+        change(result, started_at=result.started_at or began)
+    return result
 
 
-def _ran(result: Any, run: Run) -> Any:
-    began, ended = moment(run.started), moment(run.ended)
-    return change(result, worker_ids=run.workers, started_at=began, last_attempted_at=began, finished_at=ended)
+def _tried(result: Any, info: TaskInfo) -> Any:
+    """Say what is known of the attempts that have ended."""
+    record = info.record
+    if record is None:
+        return change(result, worker_ids=[UNKNOWN] * (info.failures + info.crashes))
+    # the clocks of two machines may differ
+    times = [max(moment(one), result.enqueued_at) for one in record.starts] or [None]
+    failed = [one.error for one in record.attempts if one.how == "failed"]
+    change(result, started_at=times[0], last_attempted_at=times[-1], finished_at=_moment(record.ended))
+    change(result, errors=[error_of(_guessed(error), error) for error in failed])
+    return change(result, worker_ids=[one.worker or UNKNOWN for one in record.attempts])
 
 
 def _moment(seconds: float | None) -> datetime | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from asyncio import CancelledError
 from inspect import iscoroutinefunction
 from traceback import format_exception
@@ -13,10 +12,11 @@ from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import close_old_connections, connections
 from django.tasks import TaskContext, TaskResultStatus
 from django.tasks.signals import task_finished, task_started
+from django.utils import timezone
 from django.utils.json import normalize_json
 
 from timeoutq.django import results
-from timeoutq.django.results import Call, Failure, Run, Success
+from timeoutq.django.results import Call, Failure, Success
 from timeoutq.functions import App, Context, Limit, Opened
 from timeoutq.functions.envelope import Secrets
 from timeoutq.words import telling
@@ -47,8 +47,7 @@ class DjangoApp(App):
     def failure(self, error: BaseException) -> bytes:
         """Give what is kept of why a call has failed."""
         told = msgspec.json.decode(super().failure(error), type=Failure)
-        run = vars(error).get("timeoutq_run")
-        return msgspec.json.encode(msgspec.structs.replace(told, path=results.path_of(error), run=run))
+        return msgspec.json.encode(msgspec.structs.replace(told, path=results.path_of(error)))
 
 
 class Attempt:
@@ -58,7 +57,7 @@ class Attempt:
         self.app, self.ctx, self.call = app, ctx, call
         _, lease = telling.running.get() or (None, None)
         before, worker = (0, results.UNKNOWN) if lease is None else (lease.attempt - 1 + lease.crashes, lease.holder)
-        self.ran = Run([results.UNKNOWN] * before + [worker], time.time(), 0.0)
+        self.workers = [results.UNKNOWN] * before + [worker]
         self.result = results.new_result(app.backend.alias, ctx.task, call)
         self.task = self.result.task
         self.args = [TaskContext(task_result=self.result)] * self.task.takes_context + self.result.args
@@ -90,8 +89,8 @@ class Attempt:
                 await sync_to_async(connections.close_all)()  # the thread ends here
 
     def _begin(self) -> None:
-        began = results.moment(self.ran.started)
-        results.change(self.result, status=TaskResultStatus.RUNNING, worker_ids=self.ran.workers)
+        began = timezone.now()
+        results.change(self.result, status=TaskResultStatus.RUNNING, worker_ids=self.workers)
         results.change(self.result, started_at=began, last_attempted_at=began)
         self.ctx.progress(0)  # tells the queue when it began
         self._tell(task_started)
@@ -99,21 +98,18 @@ class Attempt:
     def _succeed(self, value: Any) -> Success:
         found = normalize_json(value)
         self._end(TaskResultStatus.SUCCESSFUL, _return_value=found)
-        return Success(self.call, self.ran, found)
+        return Success(self.call, found)
 
     def _fail(self, error: BaseException) -> None:
         policy = self.app.run.settings.retry
         is_cut = isinstance(error, CancelledError)  # by the end of the worker, for example: it may run again
         is_last = not is_cut and (policy is None or policy.decide(self.ctx.attempt, error) is None)
-        self.ran.ended = time.time()
-        vars(error)["timeoutq_run"] = self.ran
         if is_last:
             told = results.error_of(results.path_of(error), "".join(format_exception(error)))
             self._end(TaskResultStatus.FAILED, errors=[told])
 
     def _end(self, status: Any, **fields: Any) -> None:
-        self.ran.ended = time.time()
-        results.change(self.result, status=status, finished_at=results.moment(self.ran.ended), **fields)
+        results.change(self.result, status=status, finished_at=timezone.now(), **fields)
         self._tell(task_finished)
 
     def _tell(self, signal: Any) -> None:

@@ -46,6 +46,7 @@ do
       said = number(failed, 0) + 1 .. ' ' .. number(crashed, 0) .. ' - - -'
     end
     call('PSETEX', name, FAILED_KEPT, more(name, said .. ending(how, token), message))
+    settings.use('records', true)
   end
 
   -- list: these calls have ended, and have records
