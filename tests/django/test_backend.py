@@ -162,6 +162,8 @@ def test_retries_are_attempts_and_only_the_last_is_told_as_the_end(having: Backe
 
 @pytest.mark.parametrize("name", ["waits", "awaits"])
 def test_a_task_that_is_cut_off_fails_and_tells_no_end(having: Backends, tasks: Any, told: Any, name: str) -> None:
+    tasks.GO_ON.clear()
+    tasks.LEFT.clear()
     with having(max_runtime=0.2):
         result = getattr(tasks, name).enqueue()
         work_until(lambda info: info.state is State.FAILED, result.id)
