@@ -85,7 +85,7 @@ async def test_a_def_that_waits_for_a_thread_can_be_cancelled(app: App, jobs: As
 
     first, second = await app.aput([hold.call(1), hold.call(2)])
     async with working(Calls(app, threads=1), jobs) as worker:
-        await until(lambda: len(worker.running) == 2)
+        await until(lambda: begun and len(worker.running) == 2)
         await jobs.cancel(second.id if begun == [1] else first.id, "ann")
         await until(lambda: len(worker.running) == 1)
         goes_on.set()
