@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -373,5 +374,8 @@ async def test_datasets_and_stores_are_those_of_the_other_client(storage: Timeou
     queue = await RequestQueue.open(name=name, storage_client=storage)
     await queue.add_requests(["https://a.example/1", "https://a.example/1", "https://a.example/2"])
     assert (await queue.get_total_count(), queue.id, queue.name) == (2, name, name)
+    assert await queue.fetch_next_request()
+    assert f"heartbeat-{name}" in {thread.name for thread in threading.enumerate()}
     await queue.drop()
+    assert f"heartbeat-{name}" not in {thread.name for thread in threading.enumerate()}
     assert await (await RequestQueue.open(name=name, storage_client=storage)).is_finished()

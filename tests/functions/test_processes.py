@@ -62,6 +62,16 @@ def test_a_process_runs_one_call_after_the_other_and_ends_with_the_worker(
     assert not any(lives(one.wait(1)[0]) for one in many)
 
 
+@pytest.mark.usefixtures("worker")
+def test_a_copy_that_a_function_forks_has_no_part_in_the_calls(call: Callable[..., Result[Any]]) -> None:
+    assert call("forks", "returns").wait(30) == "the function"
+    assert [call("echo", number).wait(10) for number in range(5)] == list(range(5))
+    died = failure(call("forks", "lives on"))
+    assert (died.error, "has died, with signal 9" in died.message) == ("WorkerBroken", True)
+    assert failure(call("fails", "odd reason")).error == "GiveUp"
+    assert call("echo", 7).wait(10) == 7
+
+
 @pytest.mark.parametrize("how", ["sleeps", "loops", "computes", "starts another"])
 @pytest.mark.usefixtures("worker")
 def test_a_call_is_ended_within_a_second_of_its_time_whatever_it_does(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -57,6 +58,26 @@ def dies(code: int) -> None:
 
 
 @app.task(executor="process")
+def forks(child: Literal["returns", "lives on"]) -> str:
+    """Fork a copy: one that also returns, or one that lives on when this process is killed."""
+    copy = os.fork()
+    if copy == 0:
+        if child == "returns":
+            return "the copy"
+        time.sleep(5)
+        os._exit(0)
+    if child == "lives on":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(copy, 0)
+    return "the function"
+
+
+@app.task(executor="process")
+def echo(number: int) -> int:
+    return number
+
+
+@app.task(executor="process")
 def speaks(ctx: Context[None], word: str) -> list[Any]:
     print("printed", word)
     log.warning("logged %s", word)
@@ -77,6 +98,8 @@ def fails(how: str) -> Any:
         raise Odd(7, why="seven")
     if how == "exit":
         raise SystemExit(3)
+    if how == "odd reason":
+        raise GiveUp(os.fsdecode(b"no \xff"))
     if how == "give up":
         raise GiveUp("no use")
     if how == "returned retry":

@@ -88,13 +88,17 @@ class TimeoutqRequestQueueClient(RequestQueueClient):
 
     async def close(self) -> None:
         """Give back what is held, and close the connections."""
+        await self._end_work()
+        await self.queue.close()
+
+    async def _end_work(self) -> None:
         atexit.unregister(self._leave)
         if self._cleaning is not None and self._loop is asyncio.get_running_loop():
             self._cleaning.cancel()
             await asyncio.gather(self._cleaning, return_exceptions=True)
         await self._release(self._forgotten())
         await asyncio.gather(*self._background)
-        await self.queue.close()
+        await self._keeper.close()
 
     def _leave(self) -> None:
         # an interrupted crawl has no event loop any more: only this function, by atexit, can give leases back
@@ -112,9 +116,10 @@ class TimeoutqRequestQueueClient(RequestQueueClient):
         return leases
 
     async def drop(self) -> None:
-        """Remove the queue, with its settings."""
-        self._forgotten()
+        """Remove the queue, with its settings; nobody uses this client any more."""
+        await self._end_work()
         await self.queue.purge()
+        await self.queue.close()
 
     async def purge(self) -> None:
         """Remove all requests; settings, such as the politeness of the queue, stay.

@@ -14,11 +14,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from multiprocessing.connection import Connection, Pipe
 from operator import attrgetter
@@ -147,8 +148,9 @@ class Processes:
         self.closed = True
         for one in self.free:
             one.wire.close()
+        until = time.monotonic() + ENDS_WITHIN
         while self.free:
-            self.free.pop().end(ENDS_WITHIN)
+            self.free.pop().end(max(0.0, until - time.monotonic()))
 
 
 class Hold:
@@ -297,6 +299,7 @@ def serve(number: int, level: int, module: str) -> None:
     _end_with_worker()
     wire, lock = Connection(number), threading.Lock()
     os.set_inheritable(number, False)
+    os.register_at_fork(after_in_child=partial(_let_go, number))
 
     def say(said: Said) -> None:
         data = _ENCODER.encode(said)
@@ -313,6 +316,13 @@ def serve(number: int, level: int, module: str) -> None:
         say(said)
         while True:
             say(_run(_JOBS.decode(wire.recv_bytes()), say))
+
+
+def _let_go(number: int) -> None:
+    """Take the wire from a copy of this process that a function has forked: the copy has no part in the calls."""
+    empty = os.open(os.devnull, os.O_RDWR)
+    os.dup2(empty, number)
+    os.close(empty)
 
 
 def _heard(number: int, frame: object) -> None:
@@ -405,11 +415,12 @@ def _raised(error: BaseException) -> Raised:
     for name, one in _DECISIONS.items():
         if isinstance(decides, one):
             given = {field.name: getattr(decides, field.name) for field in fields(one)}
-            found.decides = (
-                name,
-                {key: value.total_seconds() if isinstance(value, timedelta) else value for key, value in given.items()},
-            )
+            found.decides = name, {key: _crossing(value) for key, value in given.items()}
     return found
+
+
+def _crossing(value: Any) -> Any:
+    return _clean(value) if isinstance(value, str) else value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _clean(words: str) -> str:

@@ -222,6 +222,8 @@ class CallRunner:
             hold: Hold | None = None
             if hands.processes is not None and opened.definition.settings.executor == "process":
                 hold = await hands.hold(hands.processes, lease.task, opened.definition)
+            if record := self._place.records.get(lease.key):
+                self._place.records[lease.key] = time.monotonic(), *record[1:]  # it begins only now
             try:
                 call = partial(self._in_thread, hands.threads, hold, lease)
                 return self._late(lease, opened) or await self._within_runtime(lease, opened, call)

@@ -20,6 +20,7 @@ from timeoutq.worker import handlers
 log = logging.getLogger(__name__)
 
 EVERY = 0.5  # seconds between two looks
+WITHIN = 20.0  # seconds in which the program must be imported; meanwhile, nobody tends the processes
 _ASK = "import sys; from timeoutq.worker.processes.reloading import tell; tell(sys.argv[1:])"
 
 
@@ -51,7 +52,11 @@ class Watch:
         # who writes a file while it is read changes its time again; of a file not known before, every time counts
         times, began = {name: _time_of(name) for name in self._times}, time.time_ns() - 10**7
         command = [sys.executable, "-c", _ASK, *self._paths]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603  # whoever names it runs it
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=WITHIN)  # noqa: S603  # whoever names it runs it
+        except subprocess.TimeoutExpired:
+            self._times = times
+            return f"importing {', '.join(self._paths)} has not ended within {WITHIN:g} s"
         lines = done.stdout.splitlines()  # modules may print lines of their own before
         error = f"importing {', '.join(self._paths)} ended the process, with exit code {done.returncode}"
         names: list[str] = []
