@@ -216,6 +216,7 @@ def test_an_ack_without_records_costs_no_command_more(queue: Queue, raw: Any) ->
         )
         after = raw.info("commandstats")
         counts = {name: one["calls"] - before.get(name, {"calls": 0})["calls"] for name, one in after.items()}
+        counts.pop("cmdstat_zrangebyscore", None)  # one call of sixteen clears away old ones
         return {name.removeprefix("cmdstat_"): count for name, count in counts.items() if count and "info" not in name}
 
     commands({})
