@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.rig.calling import failure
 from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
-from timeoutq.functions import App, BadFunction, CallCancelled, Calls, Context, Result
+from timeoutq.functions import App, BadFunction, CallCancelled, Calls, Context, Result, processes
 from timeoutq.words.errors import InvalidInput
 
 MODULE = "tests.rig.pool:app"
@@ -142,6 +143,8 @@ def test_what_a_call_prints_logs_and_sees(
     said = run.log(worker)
     assert "\nprinted héllo\n" in f"\n{said}"
     assert "WARNING logged héllo" in said
+    assert call("reads").wait(10) == "", "its standard input is empty"
+    assert call("day").wait(10) == timedelta(days=2), "a middleware sees what the function says that it returns"
 
 
 @pytest.mark.usefixtures("worker")
@@ -159,6 +162,40 @@ def test_the_errors_of_a_process_are_those_of_a_thread(call: Callable[..., Resul
     assert failure(call("picky")).error == "KeyError", "its policy asks for the class of the error"
     dead = failure(call("dies", signal.SIGSEGV))
     assert (dead.message, dead.traceback) == ("the pool process of dies() has died, with signal 11", None)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_call_that_fails_leaves_its_process_to_the_next_and_a_bad_result_is_not_tried_again(
+    call: Callable[..., Result[Any]],
+) -> None:
+    first = call("who").wait(30)
+    assert failure(call("far", -1)).message == "total=-1.0 must be a number from 0 to 1e15"
+    for how in ("object", "acks"):
+        bad = call("fails", how, retry=[0, 0])
+        assert failure(bad).error == "BadResult"
+        assert bad.info().failures == 1
+    assert call("who").wait(10) == first
+
+
+def test_a_call_that_is_cancelled_when_its_process_has_just_answered_leaves_no_process() -> None:
+    hold = processes.Processes().hold(pool.speaks.definition)
+    hold.begin()
+    process: Any = hold._process
+
+    class Notes:
+        """Cancels the call as soon as its end is there to be read."""
+
+        def note(self, *_: object) -> None:
+            assert process.wire.poll(10)
+            hold.kill()
+            hold.leave()
+
+    there: Any = Notes()
+    context: Context[None] = Context("speaks", "a", 1, 1, None, notes=there)
+    opened = pool.app.open(b'{"v":1,"f":"speaks","a":["x"]}', "pool", b"a")
+    assert hold.run(b'{"v":1,"f":"speaks","a":["x"]}', context, opened)[:2] == ["speaks", "a"]
+    with pytest.raises(ProcessLookupError):  # not even a zombie is left
+        os.kill(process._process.pid, 0)
 
 
 def wrong() -> None: ...

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 from tenacity import RetryCallState, wait_fixed
 
 from timeoutq import Ack, GiveUp, Retry
-from timeoutq.functions import App, Context
+from timeoutq.functions import App, CallNext, Context
 
 app = App(os.environ.get("SHOP_QUEUE", "pool"), keep_result=60, retry=[])
 log = logging.getLogger("pool")
@@ -83,6 +84,26 @@ def speaks(ctx: Context[None], word: str) -> list[Any]:
     log.warning("logged %s", word)
     ctx.progress(1, 2, word)
     return [ctx.function, ctx.task, ctx.attempt, ctx.fence > 0, ctx.tick, ctx.state, ctx.cancelled]
+
+
+@app.task(executor="process", max_runtime=5)
+def reads() -> str:
+    return sys.stdin.read()
+
+
+@app.task(executor="process")
+def day() -> timedelta:
+    return timedelta(days=1)
+
+
+@app.middleware
+def doubles_days(ctx: Context[None], call_next: CallNext) -> Any:
+    return call_next() * 2 if ctx.function == "day" else call_next()
+
+
+@app.task(executor="process")
+def far(ctx: Context[None], total: float) -> None:
+    ctx.progress(1, total)
 
 
 @app.task(executor="process")
