@@ -211,6 +211,8 @@ def test_a_time_before_the_call_is_ready_and_one_of_a_callback_are_refused(t: Ap
         send.options(after=100, expires=at(99)).delay("x")
     with pytest.raises(InvalidInput, match="leave out expires="):
         app.batch([send.call("x")], then=warm.options(expires=5).call())
+    with pytest.raises(InvalidInput):
+        warm.call(1).then(warm.options(expires=datetime(1969, 12, 31, tzinfo=UTC)))
     app.batch([send.options(expires=5).call("x")], then=warm.call(3))  # its own time is for other calls
     t.advance(100)
     t.run()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.rig.waiting import until
 from timeoutq import AsyncQueue, Queue, Worker
-from timeoutq.functions import App, BadFunction, CallFailed, CallNext, Calls, Context
+from timeoutq.functions import App, BadFunction, CallExpired, CallFailed, CallNext, Calls, Context
 
 
 @asynccontextmanager
@@ -91,6 +91,29 @@ async def test_a_def_that_waits_for_a_thread_can_be_cancelled(app: App, jobs: As
         goes_on.set()
         await until(lambda: worker.tally.acked == 1)
     assert (len(begun), queue.stats().failed) == (1, 1)
+    await app.aclose()
+
+
+async def test_a_def_whose_time_is_over_when_it_gets_a_thread_never_begins(app: App, jobs: AsyncQueue) -> None:
+    goes_on, begun = threading.Event(), list[str]()
+
+    @app.task
+    def hold(name: str) -> bool:
+        begun.append(name)
+        return goes_on.wait(30)
+
+    @app.task
+    async def other() -> None: ...
+
+    async with working(Calls(app, threads=1), jobs):
+        await hold.adelay("first")
+        await until(lambda: begun)
+        late = await hold.options(expires=0.5).adelay("late")
+        await asyncio.sleep(0.6)
+        goes_on.set()
+        with pytest.raises(CallExpired):
+            await late
+    assert begun == ["first"]
     await app.aclose()
 
 
