@@ -76,6 +76,8 @@ def test_a_call_that_failed_for_good_and_one_that_was_cancelled_are_listed_too(a
         failed = bad.delay(1)
         with pytest.raises(Exception, match="never"):
             failed.wait(10)
+        later = bad.options(retry=[100]).delay(4)
+        wait_until(lambda: later.info().failures)
     waiting, running = bad.delay(2), bad.delay(3)
     waiting.cancel("Ada")
     (lease,) = queue.claim(1)
@@ -89,6 +91,9 @@ def test_a_call_that_failed_for_good_and_one_that_was_cancelled_are_listed_too(a
     assert cancelled[1].attempts == [], "it has never run"
     ends = [(one.how, len(one.attempts)) for one in queue.results.ended()]
     assert ends == [("cancelled", 1), ("cancelled", 0), ("failed", 1), ("done", 1)]
+    assert [one.error for one in record_of(failed).attempts] == [record_of(failed).error] == ["ValueError: never"]
+    later.cancel("Cyd")
+    assert (record_of(later).error, [one.how for one in record_of(later).attempts]) == ("cancelled by Cyd", ["failed"])
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["the first call of a queue", "a later call"])
@@ -185,6 +190,7 @@ def test_what_keeps_no_result_leaves_no_record_and_a_forget_and_a_purge_leave_no
     async def kept() -> int:
         return 1
 
+    unkept.delay(0).cancel("Ada")
     call = unkept.delay(1)
     assert b'"c":' not in raw.hget(queue.operations.key("payload"), call.id).encode()
     work(app)
@@ -227,6 +233,18 @@ def test_an_ack_without_records_costs_no_command_more(queue: Queue, raw: Any) ->
     assert more == {"lpush": 1, "hset": 1, **({"msetex": 1} if "msetex" in more else {"psetex": 2})}
 
 
+def test_of_attempts_that_fail_in_one_call_to_the_server_those_without_a_record_get_none(
+    queue: Queue, raw: Any
+) -> None:
+    queue.put(["a", "b"])
+    first, second = leases = queue.claim(2)
+    queue.run(
+        sending.answers(queue.talk, queue.operations.fail(leases, [5, 5], [b"no"] * 2, records={1: b"1 0 5 - f"}))
+    )
+    assert names(raw, queue) == {f"record:{second.task}"}
+    assert queue.inspect(first.task).record is None
+
+
 def test_the_list_of_ended_calls_is_short_and_a_full_server_keeps_no_record(queue: Queue, raw: Any) -> None:
     for part in range(6):
         ids = [f"{part}-{at}" for at in range(250)]
@@ -256,6 +274,18 @@ def test_in_memory_the_clock_of_the_test_counts(app: App) -> None:
         t.run()
         found = record_of(call)
         assert (found.put, found.starts, found.ended) == (1_000_000.0, [1_000_030.0], 1_000_030.0)
+
+
+def test_the_calls_of_a_batch_and_its_callback_say_when_they_were_put(app: App) -> None:
+    @app.task(keep_result=60)
+    async def one() -> int:
+        return 1
+
+    with app.test(start=1_000_000.0) as t:
+        batch = app.batch([one.call(), one.call()], then=one.call())
+        t.advance(5)
+        t.run()
+        assert [record_of(call).put for call in (*batch.calls, batch.then)] == [1_000_000.0] * 3
 
 
 def test_what_a_hand_has_written_into_a_record_is_read_as_far_as_it_can_be(queue: Queue, raw: Any) -> None:
