@@ -156,6 +156,14 @@ def test_in_a_test_without_a_server_it_runs_too() -> None:
     assert alarm.told == [[call.id, "ValueError: no"]]
 
 
+def test_an_id_that_is_no_text_is_told_as_far_as_it_can_be() -> None:
+    alarm = Alarm("mail")
+    with alarm.app.test() as t:
+        alarm.fails.options(id=b"\xffa").delay()
+        t.run()
+    assert alarm.told == [["\ufffda", "ValueError: no"]]
+
+
 def test_on_failed_takes_a_function_of_the_app_that_takes_two_texts() -> None:
     app = App("mail", queues=["mail", "low"])
 
