@@ -15,6 +15,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.functions import App
 from timeoutq.words import exit_codes
+from timeoutq.worker.processes.reloading import Watch
 
 PROGRAM = """
 from pathlib import Path
@@ -75,6 +76,20 @@ def test_saved_code_runs_and_an_error_in_it_leaves_the_worker_as_it_is(
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == exit_codes.DONE
     app.close()
+
+
+def test_the_files_of_each_program_that_is_named_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    files = [tmp_path / "watched_app.py", tmp_path / "watched_life.py"]
+    for file in files:
+        file.write_text("name = 1")
+        os.utime(file, (1, 1))
+    watch = Watch(["watched_app:name", "watched_life:name"])
+    assert not watch.changed()
+    for file in files:
+        os.utime(file, (2, 2))
+        assert watch.changed()
+        assert not watch.changed()
 
 
 @pytest.mark.parametrize(
