@@ -187,6 +187,14 @@ async def test_a_process_that_is_interrupted_gives_its_requests_back_and_says_fa
     assert await opened.queue.workers() == []
 
 
+async def test_who_closes_gives_back_what_it_has_claimed_and_nobody_has_fetched(url: str, opened: Client) -> None:
+    await opened.add_batch_of_requests([page(1)])
+    async with TimeoutqStorageClient(url) as process:
+        assert not await (await process.create_rq_client(name=opened.queue.name)).is_empty()
+        assert list(await opened.queue.states(page(1).unique_key)) == ["in_progress"]
+    assert list(await opened.queue.states(page(1).unique_key)) == ["todos"]
+
+
 async def test_what_nobody_fetches_is_given_back(url: str, opened: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FETCHED_WITHIN", 0.05)
     await opened.add_batch_of_requests([page(1)])
@@ -282,6 +290,9 @@ async def test_the_politeness_of_the_queue_holds_and_forefront_is_a_priority(url
         assert "".join(fetched) == "142" + "23"  # page 1 was ready before the request in front came
         await mine.purge()
         assert (await mine.queue.stats()).politeness == polite
+        await mine.drop()
+    async with AsyncQueue(name, url) as anew:
+        assert (await anew.stats()).politeness is None
 
 
 # ---- queues without a name
