@@ -177,6 +177,15 @@ def test_a_call_that_fails_leaves_its_process_to_the_next_and_a_bad_result_is_no
     assert call("who").wait(10) == first
 
 
+@pytest.mark.usefixtures("worker")
+def test_a_call_whose_result_is_not_kept_is_done_whatever_it_returns(
+    queue: Queue, call: Callable[..., Result[Any]]
+) -> None:
+    one = call("who", keep_result=0)
+    wait_until(queue.drained)
+    assert (list(queue.states(one.id)), queue.stats().counters.get("failed", 0)) == (["unknown"], 0)
+
+
 def test_a_call_that_is_cancelled_when_its_process_has_just_answered_leaves_no_process() -> None:
     hold = processes.Processes().hold(pool.speaks.definition)
     hold.begin()

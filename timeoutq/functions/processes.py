@@ -192,7 +192,10 @@ class Hold:
             process = cast("_Process", self._process)
             process.wire.send_bytes(job)
             said = _hear(process, notes)
-        return outcomes.decode(bytes(_value(said)), self._definition.returns)
+        value = _value(said)
+        if not (opened.settings.keep_result or opened.then):  # nobody wants it, and the process has not said it
+            return None
+        return outcomes.decode(bytes(value), self._definition.returns)
 
     def kill(self) -> None:
         """Kill the process, because nobody waits for the call any more."""
