@@ -98,8 +98,10 @@ def call(
     """
     if wait is not None and keep_result is None:
         keep_result = Seconds(3600)  # whoever waits wants None, too
-    options = {"id": id, "queue": queue, "at": at, "after": after, "keep_result": keep_result, "rerun": rerun or None}
-    options["expires"] = expires
+    options = {
+        "id": id, "queue": queue, "at": at, "after": after, "expires": expires, "keep_result": keep_result,
+        "rerun": rerun or None,
+    }  # fmt: skip
     with opened_app(path, server.address()) as found:
         put = found.post(call_of(found, function, given, args, kwargs, **options))
         if wait is None:

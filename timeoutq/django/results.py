@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from timeoutq.functions.errors import UnknownFunction
 from timeoutq.functions.outcomes import CallFailure
 from timeoutq.words.arguments import error_words, shown
-from timeoutq.words.model import Ended, State, TaskInfo
+from timeoutq.words.model import CANCELLED, Ended, State, TaskInfo
 
 UNKNOWN = "unknown"
 """Stands for a worker that has tried a call, and was lost."""
@@ -143,7 +143,7 @@ def path_of(error: BaseException) -> str:
 def _guessed(error: str | None) -> str:
     """Give the path of the class of an error of which the text alone is known."""
     name = (error or "").partition(":")[0]
-    if name.startswith("cancelled by "):
+    if name.startswith(CANCELLED):
         return "timeoutq.functions.CallCancelled"
     return f"builtins.{name}" if isinstance(getattr(builtins, name, None), type) else "timeoutq.functions.CallFailed"
 

@@ -486,12 +486,22 @@ class Program:
         return await self.sender.ado(self._putting(_several(many)))
 
     def _putting(self, many: Sequence[FunctionCall[Any]]) -> Steps[list[Result[Any]]]:
-        sender, trace = self.sender, tracing.api()
-        queues = {call.settings.queue for call in map(self._own, many) if call.expires}
-        times, put = (yield from sender.times(queues)) if queues else {}, sender.now()
-        ready = [posted(call, self.secrets, trace, now=times.get(call.settings.queue), put=put) for call in many]
-        answers = yield from sender.putting(ready)
-        return [result_of(sender, *row) for row in zip(many, ready, answers, strict=True)]
+        ready = yield from self._ready([self._own(call) for call in many])
+        answers = yield from self.sender.putting(ready)
+        return [result_of(self.sender, *row) for row in zip(many, ready, answers, strict=True)]
+
+    def _ready(self, calls: Sequence[FunctionCall[Any]], batch: str | None = None) -> Steps[list[Posted]]:
+        """Decide everything about calls that are put now; `batch` is the name of their batch, if it makes their ids."""
+        trace, put = tracing.api(), self.sender.now()
+        expiring = {call.settings.queue for call in calls if call.expires}
+        times = (yield from self.sender.times(expiring)) if expiring else {}
+        return [
+            posted(
+                call, self.secrets, trace, place=None if batch is None else (batch, at),
+                now=times.get(call.settings.queue), put=put,
+            )
+            for at, call in enumerate(calls)
+        ]  # fmt: skip
 
     @overload
     def batch(self, many: Many, /, then: FunctionCall[R], **how: Unpack[BatchOptions]) -> Batched[R]: ...
@@ -533,13 +543,7 @@ class Program:
                 f"a call of {chained.function}() is followed by others, and would count as ended when it returns "
                 "itself: put the first calls of chains alone, or let a function call the others"
             )
-        places = [None if given is None else (name, at) for at in range(len(calls))]
-        trace, expiring = tracing.api(), {call.settings.queue for call in calls if call.expires}
-        times, put_at = (yield from sender.times(expiring)) if expiring else {}, sender.now()
-        ready = [
-            posted(call, self.secrets, trace, place=place, now=times.get(call.settings.queue), put=put_at)
-            for call, place in zip(calls, places, strict=True)
-        ]
+        ready = yield from self._ready(calls, None if given is None else name)
         last = None if then is None else self._callback(then, ready, name, given is None)
         queues = sorted({call.queue for call in [*ready, *([] if last is None else [last])]})
         if len(queues) > 1:

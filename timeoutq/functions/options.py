@@ -32,7 +32,7 @@ MOST_RETRIES = 1_000
 MOST_QUEUES = 100
 MOST_HEADERS = 4096  # bytes of all names and values
 
-_OF_FUNCTIONS = ("max_runtime", "keep_result", "unique", "no_retry", "on_failed")  # what is checked in one way each
+_OF_FUNCTIONS = ("max_runtime", "keep_result", "unique", "expires", "no_retry", "on_failed", "executor")
 
 NoRetry = type[BaseException] | tuple[type[BaseException], ...]
 """Exceptions after which a call is given up at once; in an exception group, one of them is enough."""
@@ -173,8 +173,7 @@ def settings(given: Mapping[str, Any], defaults: Mapping[str, Any], queue: str) 
     if limit is not None and not isinstance(limit, Limit):
         raise InvalidInput(f"limit= takes a Limit(concurrency=…, every=…, per=…), not {shown(limit)}")
     said = {name: value for name, value in {**defaults, **given}.items() if value is not None}
-    names = (*_OF_FUNCTIONS, "expires", "executor")
-    found = {name: checked(name, said[name]) for name in names if name in said}
+    found = {name: checked(name, said[name]) for name in _OF_FUNCTIONS if name in said}
     if isinstance(found.get("expires"), datetime):
         raise InvalidInput("expires= of a function is seconds or a timedelta: give a datetime to f.options(expires=…)")
     retry = RetryPolicy.of(said["retry"]) if "retry" in said else None
@@ -249,14 +248,15 @@ class Chosen:
     @property
     def travelling(self) -> Options:
         """What of them a worker must know."""
-        said = (self.retry, self.max_runtime, self.keep_result, self.unique, self.on_failed, self.headers or None)
-        if said.count(None) == len(said) and self.expires is None:
+        headers, when = self.headers or None, self.expires
+        said = (self.retry, self.max_runtime, self.keep_result, self.unique, self.on_failed, headers, when)
+        if said.count(None) == len(said):
             return NO_OPTIONS
         unique = self.unique.total_seconds() if isinstance(self.unique, timedelta) else self.unique
-        retry, when = None if self.retry is None else list(self.retry), self.expires
+        retry = None if self.retry is None else list(self.retry)
         expires, lasts = (when.timestamp(), None) if isinstance(when, datetime) else (None, when)
         return Options(
-            retry, self.max_runtime, self.keep_result, unique, on_failed=self.on_failed, headers=said[-1],
+            retry, self.max_runtime, self.keep_result, unique, on_failed=self.on_failed, headers=headers,
             expires=expires, lasts=lasts,
         )  # fmt: skip
 

@@ -193,7 +193,7 @@ class Hold:
             process.wire.send_bytes(job)
             said = _hear(process, notes)
         value = _value(said)
-        if not (opened.settings.keep_result or opened.then):  # nobody wants it, and the process has not said it
+        if not opened.wants_result:  # the process has not said it
             return None
         return outcomes.decode(bytes(value), self._definition.returns)
 
@@ -399,7 +399,7 @@ def _run(job: Job, say: Callable[[Said], None]) -> Said:
         value = opened.definition.function(*args, **opened.kwargs)
         if isinstance(value, Ack | Release | Retry | GiveUp):
             raise value
-        if not (opened.settings.keep_result or opened.then):
+        if not opened.wants_result:
             return Said()
         return Said(value=msgspec.Raw(outcomes.encode(value, opened.definition.returns)))
     except BaseException as error:  # whatever a function raises is the end of its call

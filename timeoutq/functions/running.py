@@ -28,7 +28,7 @@ from timeoutq.server.calls import Kept
 from timeoutq.words import telling
 from timeoutq.words.arguments import Packed, count, delay_ms, error_words, is_group, shown
 from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
-from timeoutq.words.model import Ack, Lease, Task, raw
+from timeoutq.words.model import EXPIRED, Ack, Lease, Task, raw
 from timeoutq.words.retry import GiveUp, Retry, RetryPolicy, decision, members
 from timeoutq.words.text import safe
 from timeoutq.worker.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Expired, Hopeless, Result, Serves, Unrun, Verdict
@@ -167,7 +167,7 @@ class CallRunner:
         if opened.definition.is_plain and opened.options is NO_OPTIONS and not self._app.middlewares:
             value = await opened.definition.function(*opened.args, **opened.kwargs)
         elif opened.definition.is_async:
-            value = self._late(lease, opened) or await self._within_runtime(lease, opened)
+            value = self._late(lease, opened) or await self._within_runtime(lease, opened, _function)
         else:
             value = await self._in_turn(lease, opened)
         if isinstance(value, Expired):
@@ -209,7 +209,7 @@ class CallRunner:
         if (until := opened.expires) is None or (late := self._place.now(lease) - until) <= 0:
             return None
         when = datetime.fromtimestamp(until, UTC).isoformat(" ", "milliseconds")
-        words, then = f"expired: it was to begin by {when}, and a worker came to it {late:.3f} s later", None
+        words, then = f"{EXPIRED}it was to begin by {when}, and a worker came to it {late:.3f} s later", None
         if opened.settings.on_failed is not None:
             then = self._app.failed(lease.payload, self._queue, raw(lease.task), words)
         return Expired(words, then)
@@ -231,7 +231,7 @@ class CallRunner:
                 if hold is not None:
                     hold.leave()
 
-    async def _within_runtime(self, lease: Lease, opened: Opened, call: Run | None = None) -> Any:
+    async def _within_runtime(self, lease: Lease, opened: Opened, call: Run) -> Any:
         seconds = opened.settings.max_runtime
         if seconds is None:
             return await self._around(lease, opened, call)
@@ -244,7 +244,7 @@ class CallRunner:
             raise self._place.over(seconds, ": the event loop was blocked and could not cancel the function")
         return value
 
-    async def _around(self, lease: Lease, opened: Opened, call: Run | None) -> Any:
+    async def _around(self, lease: Lease, opened: Opened, call: Run) -> Any:
         notes, place, options = Notes(self._place, lease), self._place, opened.options
         batch = None if options.batch is None else CallsBefore(options.batch, place.queue, options.order)
         name = opened.definition.name
@@ -252,7 +252,7 @@ class CallRunner:
             name, lease.task, lease.attempt, lease.fence, place.state, opened.tick, batch, notes, options.headers or {}
         )
         try:
-            return await self._next(context, opened, 0, call or self._call)()
+            return await self._next(context, opened, 0, call)()
         except asyncio.CancelledError:
             notes.stopped = True
             raise
@@ -269,9 +269,6 @@ class CallRunner:
             return await self._app.middlewares[at](found, self._next(found, opened, at + 1, call))
 
         return call_next
-
-    async def _call(self, context: Context[Any], opened: Opened) -> Any:
-        return await _function(context, opened)
 
     async def _in_thread(
         self, threads: Threads, hold: Hold | None, lease: Lease, context: Context[Any], opened: Opened
@@ -322,7 +319,7 @@ class CallRunner:
             return value
         keeps_id, seconds = opened.keep_id, opened.settings.keep_result
         data: bytes | None = None
-        if seconds or opened.then:
+        if opened.wants_result:
             try:
                 data = outcomes.encode(value, opened.definition.returns)
             except BadResult as error:

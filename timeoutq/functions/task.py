@@ -97,6 +97,11 @@ class Opened:
         return self.options.expires if lasts is None or self.tick is None else self.tick + lasts
 
     @property
+    def wants_result(self) -> bool:
+        """Whether anybody reads what the function returns."""
+        return bool(self.settings.keep_result or self.then)
+
+    @property
     def keep_id(self) -> bool | timedelta:
         """Whether `done` keeps the id of the call, or for how long."""
         unique = self.settings.unique

@@ -50,7 +50,7 @@ from timeoutq.words.errors import (
     TimeoutqError,
     UnsafeServer,
 )
-from timeoutq.words.model import Answer, Lease, Outcome, State, TaskInfo, raw
+from timeoutq.words.model import CANCELLED, EXPIRED, Answer, Lease, Outcome, State, TaskInfo, raw
 
 log = logging.getLogger(__name__)
 
@@ -458,7 +458,7 @@ def retry_all(talk: Talk) -> Flow[int]:
             return moved
 
 
-LEFT = {"cancelled": b"cancelled by ", "expired": b"expired: "}
+LEFT = {"cancelled": CANCELLED.encode(), "expired": EXPIRED.encode()}
 """How the errors begin of failed tasks that nobody retries together with all others unless asked, by the option."""
 
 

@@ -15,7 +15,7 @@ from timeoutq.verbs.reads import workers
 from timeoutq.verbs.replies import Why
 from timeoutq.verbs.sending import Flow, Talk, ask
 from timeoutq.words.errors import AccessDenied
-from timeoutq.words.model import BATCH_DUE, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo
+from timeoutq.words.model import BATCH_DUE, CANCELLED, EXPIRED, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo
 from timeoutq.words.standing import Standing, standing
 from timeoutq.words.text import CLIENT, counted
 
@@ -196,10 +196,10 @@ def judge(found: Why) -> tuple[str, str]:
     if info.state is State.FAILED:
         error, ago = info.error or "", "" if info.error_at is None else f" {_span(max(0.0, now - info.error_at))} ago"
         is_barred = found.host is not None and found.host.banned is not None
-        banned, cancelled = is_barred and "is banned" in error, error.startswith("cancelled by ")
+        banned, cancelled = is_barred and "is banned" in error, error.startswith(CANCELLED)
         # whatever the task failed for: while its host is banned, a retry fails at once
         advice = ADVICE["banned" if is_barred else "failed"]
-        late = "call_expired" if error.startswith("expired: ") else "failed"
+        late = "call_expired" if error.startswith(EXPIRED) else "failed"
         code = "banned" if banned else "cancelled" if cancelled else late
         return code, f"it failed{ago}: {error or 'no error was kept'}; {advice}"
     if info.state is State.IN_PROGRESS:

@@ -423,6 +423,10 @@ class TaskInfo:
     """Of a call whose result is kept: the attempts that have ended."""
 
 
+CANCELLED, EXPIRED = "cancelled by ", "expired: "
+"""How the error of a task begins that somebody has cancelled, and that of a call that has expired."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a task has ended. It will not run again unless somebody puts it, or retries it."""
@@ -438,12 +442,12 @@ class Ended:
     @property
     def is_cancelled(self) -> bool:
         """Whether the task went to failed because somebody has cancelled it; `error` says who."""
-        return self.state is State.FAILED and self.result is None and (self.error or "").startswith("cancelled by ")
+        return self.state is State.FAILED and self.result is None and (self.error or "").startswith(CANCELLED)
 
     @property
     def is_expired(self) -> bool:
         """Whether the task is a call that had not begun by the time that it was given; `error` says by how much."""
-        return self.state is State.FAILED and self.result is None and (self.error or "").startswith("expired: ")
+        return self.state is State.FAILED and self.result is None and (self.error or "").startswith(EXPIRED)
 
     @property
     def is_gone(self) -> bool:

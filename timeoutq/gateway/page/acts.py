@@ -17,7 +17,7 @@ from timeoutq.rooms.failures import KINDS
 from timeoutq.verbs.sending import ask
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, LeaseLost
-from timeoutq.words.model import Answer, Entry, Lease, Outcome, State, Task, raw
+from timeoutq.words.model import CANCELLED, EXPIRED, Answer, Entry, Lease, Outcome, State, Task, raw
 from timeoutq.words.text import age, all_of, counted, length_of, safe
 
 MOST_IDS = 10_000  # ids in the form for new tasks
@@ -298,7 +298,7 @@ async def retry_all(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
     sure(visit, form, all=all_of(total, "task"))
     steps = _through(
         queue, State.FAILED, lambda tasks: queue.retry_failed(*tasks),
-        lambda entry: not (entry.error or "").startswith(("cancelled by ", "expired: ")),
+        lambda entry: not (entry.error or "").startswith((CANCELLED, EXPIRED)),
     )  # fmt: skip
     return _begin(visit, "retrying", "failed tasks", total, steps)
 
