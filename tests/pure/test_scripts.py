@@ -110,7 +110,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "633eb82e251d9d34f5d8af5fba72d2c5ee2997f87b5e30de8adc9b832804046e"}
+REVISIONS = {1: "9698e312e92cb116fbb7936ef18261b0143be2d1846b5048351f67ba72ccc11c"}
 """The digest of the text of each revision."""
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import redis
 
-from tests.rig.library import ROOT, library_of
+from tests.rig.library import asked, library_of
 from tests.rig.servers import binary_of
 from timeoutq.server import scripts
 from timeoutq.server.embedded import EmbeddedServer
@@ -79,9 +76,9 @@ ROWS = (*ONE, "sum of one", "empty claim", "claim of 100", "ack of 100")
 SCRIPTS = "b3b43a1"
 """The last commit whose verbs were scripts, called by EVALSHA."""
 
-READ_SCRIPTS = """
+READ_SCRIPTS = f"""
 import json, timeoutq.scripts as scripts
-print(json.dumps({verb: [scripts.script(verb).keys, scripts.script(verb).text] for verb in VERBS}))
+print(json.dumps({{verb: [scripts.script(verb).keys, scripts.script(verb).text] for verb in {ONE}}}))
 """
 
 
@@ -140,15 +137,6 @@ class Scripts(Side):
         return ["EVALSHA", sha, len(keys), *(f"timeoutq:{{q}}:{'lock:' if key == 'lock' else key}" for key in keys)]
 
 
-def scripts_of(commit: str) -> dict[str, tuple[list[str], str]]:
-    with TemporaryDirectory() as folder:
-        tree = subprocess.run(["git", "archive", commit, "timeoutq"], cwd=ROOT, check=True, capture_output=True).stdout
-        subprocess.run(["tar", "-x", "-C", folder], input=tree, check=True)
-        code = READ_SCRIPTS.replace("VERBS", repr(ONE))
-        told = subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, text=True)
-    return dict(json.loads(told.stdout))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
@@ -159,7 +147,7 @@ def main() -> int:
     parser.add_argument("--server", choices=["valkey", "redis", "both"], default="both")
     given = parser.parse_args()
     ours = scripts.NAME, scripts.library()
-    before = library_of(given.against) if given.against else scripts_of(SCRIPTS)
+    before = library_of(given.against) if given.against else asked(SCRIPTS, READ_SCRIPTS)
     sides = {"before": before, "library": ours, "again": ours, "floor": ("floor", FLOOR)}
     for kind in ("valkey", "redis") if given.server == "both" else (given.server,):
         seen: dict[str, dict[str, list[float]]] = {name: {row: [] for row in ROWS} for name in sides}

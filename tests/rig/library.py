@@ -80,12 +80,17 @@ return found
 TELLS = "import json, timeoutq.server.scripts as s; print(json.dumps([s.NAME, [*s.verbs()], s.library()]))"
 
 
-def library_of(commit: str) -> tuple[str, str]:
+def asked(commit: str, code: str) -> Any:
+    """Give what a program prints, as JSON, that runs in the package of a commit."""
     with TemporaryDirectory() as folder:
         tree = subprocess.run(["git", "archive", commit, "timeoutq"], cwd=ROOT, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", folder], input=tree, check=True)
-        told = subprocess.run([sys.executable, "-c", TELLS], cwd=folder, check=True, capture_output=True, text=True)
-    name, verbs, text = json.loads(told.stdout)
+        told = subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, text=True)
+    return json.loads(told.stdout)
+
+
+def library_of(commit: str) -> tuple[str, str]:
+    name, verbs, text = asked(commit, TELLS)
     other = {*verbs} ^ {*scripts.verbs()}
     assert not other, f"{commit} and this checkout have not the same verbs: {other}"
     return name, text

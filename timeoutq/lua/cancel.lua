@@ -26,8 +26,9 @@ end
 function cancel.fail(ids, by)
   if #ids == 0 then return end
   for i = 1, #ids do
-    if has('records') then results.note(ids[i], false, 'c', call('HGET', key.owners, ids[i]), 'cancelled by ' .. by[i]) end
-    failures.keep(ids[i], 'cancelled by ' .. by[i])
+    local message = 'cancelled by ' .. by[i]
+    if has('records') then results.note(ids[i], false, 'c', call('HGET', key.owners, ids[i]), message) end
+    failures.keep(ids[i], message)
   end
   if has('records') then results.list(ids) end
   kinds.note(ids)

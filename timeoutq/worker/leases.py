@@ -346,9 +346,8 @@ class Leases:
             return None
         began, put_ms, function = found
         # the time of the server, as far as it is known: it is too early rather than too late, but not before the claim
-        claimed_ms = round(lease.deadline * 1000) - self.runtime.first_ms
         now_ms = self.queue.division.talk_of(lease).clock.now_ms
-        start_ms = max(now_ms - int((time.monotonic() - began) * 1000), claimed_ms)
+        start_ms = max(now_ms - int((time.monotonic() - began) * 1000), round(self.runtime.claimed_ms(lease)))
         put = "-" if put_ms is None else put_ms
         return f"{lease.attempt} {lease.crashes} {start_ms} {put} {function}".encode()
 

@@ -64,12 +64,16 @@ class MaxRuntime:
         self.ms = 0 if limit is None else arguments.timeout_ms(limit, "max_runtime")  # 0: no limit
         self.margin_ms = min(MARGIN_MS, self.ms // 10)
         lease_ms = round(queue.timeout * 1000)
-        self.first_ms = min(lease_ms, self.ms or lease_ms)  # how long a lease is when it is claimed
+        self._first_ms = min(lease_ms, self.ms or lease_ms)  # how long a lease is when it is claimed
         self._queue = queue
+
+    def claimed_ms(self, lease: Lease) -> float:
+        """Give when a lease was claimed, which is as it was then; ms of the server."""
+        return lease.deadline * 1000 - self._first_ms
 
     def ends_ms(self, lease: Lease) -> float:
         """Give when max_runtime ends a lease, which is as it was claimed; ms of the server, 0 if nothing limits it."""
-        return lease.deadline * 1000 - self.first_ms + self.ms if self.ms else 0.0
+        return self.claimed_ms(lease) + self.ms if self.ms else 0.0
 
     def over_ms(self, lease: Lease) -> float:
         """Give for how long the time of a lease has been over; below 0 while it is not, or if nothing limits it."""

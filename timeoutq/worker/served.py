@@ -83,8 +83,8 @@ class Place:
 
     def now(self, lease: Lease) -> float:
         """Give the most that the clock of the server of this lease may show now, Unix seconds."""
-        queue = self._leases.queue
-        return max(queue.division.talk_of(lease).clock.latest_ms / 1000, lease.deadline - queue.timeout)
+        clock = self._leases.queue.division.talk_of(lease).clock
+        return max(clock.latest_ms, self._leases.runtime.claimed_ms(lease)) / 1000
 
     def over(self, seconds: float, more: str = "") -> TimeoutError:
         """Write the error of a task whose time is over."""
