@@ -96,6 +96,19 @@ def test_a_put_leaves_one_stroke_of_the_bell(queue: Queue, raw: redis.Redis) -> 
     queue.put("a", "b")
     queue.put("c")
     assert raw.lrange(queue.operations.key("bell"), 0, -1) == ["1"]
+    raw.delete(queue.operations.key("bell"))  # a worker that was woken, and died: the next put wakes another
+    queue.put("d")
+    assert raw.lrange(queue.operations.key("bell"), 0, -1) == ["1"]
+
+
+def test_stats_tell_since_when_tasks_are_ready(queue: Queue, raw: redis.Redis) -> None:
+    queue.put("a")
+    raw.hset(queue.operations.key("stats"), "todos_since", 1000)
+    queue.put("b")
+    assert queue.stats().todos_since == 1.0
+    queue.pull(2)
+    queue.put("c")
+    assert (queue.stats().todos_since or 0) > 1.0
 
 
 def test_a_claim_of_many_workers_takes_its_share_of_a_short_queue(queue: Queue) -> None:

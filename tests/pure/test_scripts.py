@@ -110,7 +110,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {1: "9698e312e92cb116fbb7936ef18261b0143be2d1846b5048351f67ba72ccc11c"}
+REVISIONS = {2: "f43d367d46880acb857cf2a1cc22dafb56d18591e4fdf149bc3cf1e577de097c"}
 """The digest of the text of each revision."""
 
 

@@ -99,6 +99,7 @@ def library_of(commit: str) -> tuple[str, str]:
 def by_the_rig(text: str) -> str:
     """Have a text read the clock from a key, and pick in the order of the ids."""
     text = re.sub(r"(?:redis\.)?\b(?:call|quiet)\('TIME'\)", "redis.call('LRANGE', 'clock', 0, 1)", text)
+    text = re.sub(r"(?:redis\.)?\bcall\('SRANDMEMBER', ([^,()]+)\)", r"__some(\1, 1)[1]", text)
     text = re.sub(
         r"(?:redis\.)?\bcall\('SRANDMEMBER', ([^,]+(?:\([^)]*\))?), ([^()]+(?:\([^)]*\)|\[[^]]*\])?)\)",
         r"__some(\1, \2)",

@@ -9,18 +9,14 @@ do
   end
 
   -- has: is this task done? among: which of these are, as a 1 for each that is
-  function by_id.has(id)
-    return call('SISMEMBER', key.done, id) == 1
-  end
+  function by_id.has(id) return call('SISMEMBER', key.done, id) == 1 end
 
   function by_id.among(ids)
     if #ids > 8 and call('EXISTS', key.done) == 0 then return {} end
     return call('SMISMEMBER', key.done, unpack(ids))
   end
 
-  function by_id.count()
-    return call('SCARD', key.done)
-  end
+  function by_id.count() return call('SCARD', key.done) end
 
   -- move: ids[i] where which[i] go to another set, or nowhere; gives those that were there; which[i] says so afterwards
   local function move(from, into, ids, which)
@@ -65,23 +61,17 @@ do
   end
 
   -- undo: these tasks are no longer done; undate: forget when they were done
-  function by_id.undo(ids)
-    call('SREM', key.done, unpack(ids))
-  end
+  function by_id.undo(ids) call('SREM', key.done, unpack(ids)) end
 
   function by_id.undate(ids)
     call('ZREM', key.done_at, unpack(ids))
     if has('until') then call('ZREM', key.done_until, unpack(ids)) end
   end
 
-  function by_id.times(ids)
-    return call('ZMSCORE', key.done_at, unpack(ids))
-  end
+  function by_id.times(ids) return call('ZMSCORE', key.done_at, unpack(ids)) end
 
   -- revive: move a done task into another set
-  function by_id.revive(id, into)
-    return call('SMOVE', key.done, into, id)
-  end
+  function by_id.revive(id, into) return call('SMOVE', key.done, into, id) end
 
   -- keep: tasks in no state are done since times[i] (or now); they block their ids until ends[i], false for keep_done
   function by_id.keep(ids, times, ends)

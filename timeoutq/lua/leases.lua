@@ -1,6 +1,6 @@
 -- leases: who holds which task, and until when
 -- owners  HASH: the token that holds each task in progress   leases  ZSET: until when, ms   runtime  HASH: the longest
---         that it may, ms
+--         that it may, ms; the queue uses `runtime` while a lease has such a limit
 -- lock:ID STRING with a TTL: the token, for other programs to see
 do
   -- read: the leases of a call, args[first..] = count, runs of: token, length, id * length; gives also where they end
@@ -58,13 +58,13 @@ do
     leases.set(leases.locks_of(ids), tokens, ms, are_old)
   end
 
-  -- drop: forget the leases on the ids, and all that ends with them; the limits, too, unless no task has one
-  function leases.drop(ids, unlimited)
+  -- drop: forget the leases on the ids, and all that ends with them
+  function leases.drop(ids)
     if #ids == 0 then return end
     call('DEL', unpack(leases.locks_of(ids)))
     call('ZREM', key.leases, unpack(ids))
     call('HDEL', key.owners, unpack(ids))
-    if not unlimited and call('EXISTS', key.runtime) == 1 then call('HDEL', key.runtime, unpack(ids)) end
+    if has('runtime') then call('HDEL', key.runtime, unpack(ids)) end
     cancel.forget(ids)
     -- progress  of each task whose handler says how far it is: when, ms; how much is done, and of how much, or -; and a
     --           text

@@ -19,9 +19,7 @@ do
     if group and group ~= '' then some('HSET', key.groups, alike(ids, group, true)) end
   end
 
-  function groups.forget(ids)
-    call('HDEL', key.groups, unpack(ids))
-  end
+  function groups.forget(ids) call('HDEL', key.groups, unpack(ids)) end
 
   -- note_first: so many tasks have entered todos: if there was none, note since when there are some
   function plain.note_first(count)
@@ -31,11 +29,12 @@ do
   -- enter: one that is in todos already stays, if it `may_be_there`
   function plain.enter(ids, group, may_be_there)
     groups.keep(ids, group)
+    local there = call('EXISTS', key.todos, key.bell, key.bell) -- a name that is given twice counts twice
     local count = quiet('SADD', key.todos, unpack(ids))
     if may_be_there and count == 0 then return 0 end
     if logging then events.moved(ids, nil, key.todos, count < #ids) end
-    plain.note_first(count)
-    wake.ring()
+    if there % 2 == 0 then call('HSET', key.stats, 'todos_since', now) end
+    if there < 2 then wake.ring(true) end
     return count
   end
 

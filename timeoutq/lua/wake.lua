@@ -2,8 +2,9 @@
 -- bell   LIST: something is ready; one stroke at a time wakes one idle claimer, and carries no task
 -- alarm  STREAM: all cleaners are to look earlier than they have promised in wake_at of meta
 
-function wake.ring()
-  if call('EXISTS', key.bell) == 0 then call('RPUSH', key.bell, '1') end
+-- ring: have a stroke in the bell; `silent`: it is known to have none
+function wake.ring(silent)
+  if silent or call('EXISTS', key.bell) == 0 then call('RPUSH', key.bell, '1') end
 end
 
 -- at: when the first cleaner looks again, ms, 0 if none has said so; never, if the field cannot be read

@@ -23,7 +23,7 @@ verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true, reads = {'schema', '
   -- a fingerprint cannot be forgotten after a time, but neither this ack nor the others of the call are refused for
   -- that: it stays
   if compact then spans, stays = nil, spans end
-  local recorded = call('EXISTS', key.payload, key.attempts, key.crashes, key.errors, key.releases, key.groups, key.runtime) > 0
+  local recorded = call('EXISTS', key.payload, key.attempts, key.crashes, key.errors, key.releases, key.groups) > 0
   local yes, runs = leases.mine(ids, tokens), {}
   if given.put or again_ms >= 0 or given.results or spans then
     local held = call('SMISMEMBER', key.in_progress, unpack(ids))
@@ -81,7 +81,7 @@ verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true, reads = {'schema', '
     ready.pass_on(stopped, 1)
   end
   if #ended > 0 then
-    if not itself then leases.drop(ended, not recorded) end
+    if not itself then leases.drop(ended) end
     if recorded then
       if again_ms < 0 then call('HDEL', key.payload, unpack(ended)) end
       failures.clear(ended)

@@ -67,7 +67,10 @@ do
     leases.lock(ids, held, span)
     call('ZADD', key.leases, unpack(alike(ids, ends)))
     call('HSET', key.owners, unpack(alike(ids, token, true)))
-    if runtime_ms > 0 then call('HSET', key.runtime, unpack(alike(ids, now + runtime_ms, true))) end
+    if runtime_ms > 0 then
+      settings.use('runtime', true)
+      call('HSET', key.runtime, unpack(alike(ids, now + runtime_ms, true)))
+    end
     count_up(key.stats, 'claimed', #ids)
     if logging then events.moved(ids, key.todos, key.in_progress) end
     wake.rouse(now + lease_ms)
@@ -99,8 +102,11 @@ do
     elseif rest or took then
       return {now, 0, paused and 1 or 0, rest}
     elseif not paused then
-      local ready_count = call('SCARD', key.todos)
-      recorded = call('EXISTS', key.payload, key.attempts, key.crashes) > 0
+      -- a name that is given four times counts four times
+      local there = call('EXISTS', key.payload, key.attempts, key.crashes, key.bell, key.bell, key.bell, key.bell)
+      recorded = there % 4 > 0
+      -- who takes one task need not know how many there are, unless the bell is to ring for the others
+      local ready_count = (n ~= 1 or there < 4) and call('SCARD', key.todos) or 1
       -- who asks for 0 tasks has hung up behind a bell, maybe: a server that gets a put and the end of a connection at
       -- once spends the stroke on that connection, and does not run the claim behind it. A Redis that is full rings no
       -- bell
@@ -110,7 +116,7 @@ do
       if recorded then picks, bodies = tasks.fit(unsuspected(picks)) end
       ids = take(picks, token, lease_ms, runtime_ms)
       if #ids < #picks then bodies = nil end -- each payload stands at the place of its task
-      if #ids > 0 and ready_count > #ids then wake.ring() end
+      if #ids > 0 and ready_count > #ids and there < 4 then wake.ring(true) end
     end
     if #ids == 0 then return nothing(paused, lease_ms) end
     -- fences grow even when the clock steps back or a failover forgot the last ones

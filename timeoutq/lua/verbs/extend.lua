@@ -7,7 +7,7 @@ verb('extend', {flags = {'allow-oom'}, reads = {'schema', 'uses', 'lease_ms', 'w
   local lease_ms = tonumber(args[3])
   local ids, tokens = leases.read(4)
   local yes, codes, scores = leases.mine(ids, tokens), {}, {}
-  local ends = call('EXISTS', key.runtime) == 1 and call('HMGET', key.runtime, unpack(ids)) or {}
+  local ends = has('runtime') and call('HMGET', key.runtime, unpack(ids)) or {}
   local first, whole_ids, whole_tokens = now + lease_ms, {}, {}
   local by = cancel.marks_of(ids)
   for i = 1, #ids do

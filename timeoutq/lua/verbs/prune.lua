@@ -34,6 +34,7 @@ do
       count_up(key.stats, 'pruned', #old)
     end
     if has('until') and call('EXISTS', key.done_until) == 0 then settings.use('until', false) end
+    if has('runtime') and call('EXISTS', key.runtime) == 0 then settings.use('runtime', false) end
     local early = far_turns(n)
     if stale > 0 then call('ZPOPMIN', key.calls, stale) end
     if has('events') and events.trim() then early = true end
