@@ -96,6 +96,26 @@ def test_a_call_that_failed_for_good_and_one_that_was_cancelled_are_listed_too(a
     assert (record_of(later).error, [one.how for one in record_of(later).attempts]) == ("cancelled by Cyd", ["failed"])
 
 
+@pytest.mark.parametrize("ran", [False, True], ids=["before its first attempt", "before its second attempt"])
+def test_a_call_that_has_expired_is_listed_with_the_attempts_that_began(ran: bool) -> None:
+    own = App("own")
+
+    @own.task(retry=[100], keep_result=60, expires=50)
+    async def late() -> None:
+        raise ValueError("boom")
+
+    with own.test() as t:
+        call, queue, put = late.delay(), t.queue(), t.clock.now
+        t.clock.advance(0 if ran else 60)
+        t.run()
+        (found,) = queue.results.ended()
+        assert found == call.info().record
+        assert (found.task, found.function, found.put, found.how) == (call.id, "late", put, "expired")
+        assert found.ended == put + (100 if ran else 60)
+        assert (found.error or "").startswith("expired: it was to begin by ")
+        assert [(one.how, one.error) for one in found.attempts] == [("failed", "ValueError: boom")] * ran
+
+
 @pytest.mark.parametrize("is_first", [True, False], ids=["the first call of a queue", "a later call"])
 def test_an_attempt_that_was_killed_has_no_start(
     app: App, queue: Queue, run: Processes, tmp_path: Path, is_first: bool

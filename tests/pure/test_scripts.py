@@ -110,7 +110,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {2: "f43d367d46880acb857cf2a1cc22dafb56d18591e4fdf149bc3cf1e577de097c"}
+REVISIONS = {2: "f7b4d095076ebe49fb4906df23c2b567f9e5194ab0e9840bd04ff7bd9faec34f"}
 """The digest of the text of each revision."""
 
 

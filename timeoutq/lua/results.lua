@@ -5,7 +5,7 @@
 -- record:ID       STRING with a TTL: of a call whose result is kept, a line for each attempt that has ended, 20 at most:
 --                 attempt, crashes before it, start (ms), put (ms), function, how it ended, end (ms), worker and error, with
 --                 - for what is not known. How: a done, f failed, F failed for good, x crashed, X once too often, c
---                 cancelled. A queue has `records` in `uses` as soon as it has one
+--                 cancelled, e expired: it never began. A queue has `records` in `uses` as soon as it has one
 -- ended           LIST: the ids of the last calls with a record that have ended; those of the newest 500 are read
 -- awaited         of each task that is waited for: the names of the clients that wait, with blanks between them
 -- answers:CLIENT  LIST with a TTL: tasks that have ended and that this client waited for; 10000 at most
@@ -14,13 +14,8 @@ do
   local FAILED_KEPT = 604800000 -- ms for which a record is kept behind an attempt that has failed: as results of failures
   results.MOST_NAMES, MOST_TOLD = 8490, 170000 -- bytes of names: of one task, five hundred clients; in one call, ten thousand
 
-  function results.key_of(id)
-    return named('result:' .. id)
-  end
-
-  function results.record_of(id)
-    return named('record:' .. id)
-  end
+  function results.key_of(id) return named('result:' .. id) end
+  function results.record_of(id) return named('record:' .. id) end
 
   -- ending: how an attempt has ended, now, and the worker of the token
   local function ending(how, token)

@@ -174,7 +174,10 @@ def progress(line: bytes | None) -> Progress | None:
         return None
 
 
-_HOW = {b"a": "done", b"f": "failed", b"F": "failed", b"x": "crashed", b"X": "crashed", b"c": "cancelled"}
+_HOW = {
+    b"a": "done", b"f": "failed", b"F": "failed", b"x": "crashed", b"X": "crashed", b"c": "cancelled",
+    b"e": "expired",
+}  # fmt: skip
 
 
 def record(task: bytes, lines: bytes | None, crashes: int = 0) -> CallRecord | None:
@@ -190,7 +193,7 @@ def record(task: bytes, lines: bytes | None, crashes: int = 0) -> CallRecord | N
         function, put = (said(name), when(at)) if name != b"-" else (function, put)
         ended = when(end)
         by = None if worker == b"-" else said(worker)
-        if by is not None or how != b"c":
+        if how != b"e" and (by is not None or how != b"c"):  # a call that has expired never began
             began = when(start) if start not in (b"-", b"0") else None
             attempts.append(Attempt(by, began, ended, _HOW.get(how, said(how)), said(error) or None))
     if how in (b"f", b"x"):

@@ -370,7 +370,7 @@ class CallRecord:
     ended: float | None = None
     """When the call ended; None while it has not."""
     how: str | None = None
-    """How it ended: done, failed or cancelled."""
+    """How it ended: done, failed, cancelled or expired."""
     error: str | None = None
     """Why it failed, or who has cancelled it."""
 

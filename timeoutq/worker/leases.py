@@ -203,7 +203,7 @@ class Leases:
             self._release(lease, came)
         elif isinstance(came, Expired):
             self.log.of_task(logging.INFO, lease, "is given up: %s", came.words, error=came.words)
-            self._fail(Failure(lease, -1, came.words.encode(), b"", then=came.then))
+            self._fail(Failure(lease, -1, came.words.encode(), b"", record=self._record(lease), then=came.then))
         elif raised or isinstance(came, Retry | GiveUp):
             self.failed(lease, came)
         else:

@@ -34,10 +34,14 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
     if yes[i] and held[i] == 1 and not block_of[id] then
       -- a lease ends only after its outcome is written: so a call that is refused half-way loses nothing
       codes[i], ended[#ended + 1], block_of[id] = 'O', id, tonumber(blocked[i] or -1)
-      local message = errors[i]
+      local message, said = errors[i], given.records and not given.full and given.records[i] or ''
       if retry < 0 and not marks[i] and string.sub(message, 1, 9) == 'expired: ' then -- it has not begun: no attempt
         late = late + 1
         failures.keep(id, message)
+        if said ~= '' then
+          results.note(id, said, 'e', tokens[i], message)
+          results.list({id})
+        end
         local payload = call('HGET', key.payload, id)
         if payload and string.find(payload, '^{"v":.*}$') then -- whoever retries the call wants it late
           call('HSET', key.payload, id, string.sub(payload, 1, -2) .. ',"x":true}')
@@ -45,8 +49,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
       else
         call('HSET', key.attempts, id, number(counts[i], 0) + 1)
         failures.log(id, message, traces[i], texts)
-        local said = given.records and not given.full and not by[i] and not (fresh and fresh[id]) and given.records[i]
-        if said and said ~= '' then results.note(id, said, 'f', tokens[i], message) end
+        if said ~= '' and not by[i] and not (fresh and fresh[id]) then results.note(id, said, 'f', tokens[i], message) end
       end
       if marks[i] then
         anew[#anew + 1], is_anew[#anew + 1] = id, true
