@@ -107,6 +107,9 @@ def test_a_task_whose_lease_ran_out_says_that_no_cleaner_came(fake: FakeQueue) -
 def test_a_scheduled_task_says_when_it_is_due(fake: FakeQueue) -> None:
     fake.schedule(A, after=3 * 24 * 3600)
     expect(fake, A, "due", "it is due at 2023-11-17 22:13:20 UTC, in 3.0 d")
+    fake.pause()
+    expect(fake, A, "due", "in 3.0 d; the queue is paused")
+    fake.resume()
 
 
 def test_a_ready_task_says_how_many_are_ready_beside_it(fake: FakeQueue) -> None:

@@ -256,13 +256,14 @@ def _workless(found: Why) -> str:
 def _scheduled(found: Why, due: float) -> tuple[str, str]:
     info, now = found.info, found.now
     after = f", for attempt {info.failures + 1} after: {info.error}" if info.failures else ""
+    paused = "; the queue is paused" if found.paused else ""
     if info.releases:
         times = "once" if info.releases == 1 else f"{info.releases} times"
         after += f"; its handler has released it {times}, and each release waits longer than the one before"
     if due == BATCH_DUE:
         return "due", "it is the callback of a batch, and becomes ready when all tasks of the batch have ended"
     if due > now:
-        return "due", f"it is due at {_moment(due)}, in {_span(due - now)}{after}"
+        return "due", f"it is due at {_moment(due)}, in {_span(due - now)}{after}{paused}"
     cure = "no cleaner has made it ready: is a worker or a cleaner alive?"
     return "overdue", f"it was due {_span(now - due)} ago{after}, and {cure}"
 
