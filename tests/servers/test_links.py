@@ -180,7 +180,7 @@ async def test_waits_for_the_bell_begin_again_when_a_call_succeeds_after_one_tha
 # ---- calls of one event loop that travel together
 
 
-async def many(link: AsyncLink, *lists: list[Command]) -> list[Any]:
+async def many(link: AsyncLink, *lists: list[Command]) -> Any:
     """Send lists of commands in one turn of the loop; give the replies of each, or its error."""
     return await asyncio.gather(*(link.send(commands) for commands in lists), return_exceptions=True)
 
