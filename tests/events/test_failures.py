@@ -233,6 +233,23 @@ def test_the_command_lists_kinds_shows_their_tasks_and_moves_them(queue: Queue, 
     assert say("failures", queue.name, "--retry", "a", "--tasks", "b").code == 2
 
 
+def test_cancelled_tasks_and_expired_calls_are_retried_only_if_somebody_says_yes(queue: Queue, say: Say) -> None:
+    give_up(queue, broken="E")
+    queue.put("stopped")
+    queue.cancel("stopped", by="ann")
+    queue.put("late")
+    failing = queue.operations.fail(queue.claim(1), [-1], [b"expired: it was to begin at noon"])
+    queue.run(sending.answers(queue.talk, failing))
+    kinds = {kind.text: kind.id for kind in queue.failures.list()}
+    for kind in ("expired", kinds["expired"], "cancelled", kinds["cancelled"]):
+        refused = say("failures", queue.name, "--retry", kind)
+        assert (refused.code, "Retry 1 task of queue" in refused.err, "--yes" in refused.err) == (2, True, True), kind
+    assert list(queue.states("late", "stopped", "broken")) == ["failed"] * 3
+    assert say("failures", queue.name, "--retry", "expired", "--yes").out == "1 retried\n"
+    assert say("failures", queue.name, "--retry", "cancelled", "--yes").out == "1 retried\n"
+    assert say("failures", queue.name, "--retry", "E").out == "1 retried\n", "it asks nothing about other kinds"
+
+
 def test_kinds_of_all_shards_are_one_and_are_moved_together(url: str, name: str) -> None:
     with open_queue(name, url, shards=3) as queue:
         give_up(queue, **{f"t{n}": f"E: {n}" for n in range(30)}, other="F")

@@ -33,7 +33,7 @@ def dotted(path: Path) -> str:
 ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
-    "cli": 4370,
+    "cli": 4380,
     "client": 3920,
     "crawlee": 470,
     "django": 680,

@@ -21,11 +21,13 @@ from timeoutq.words.model import Answer, HostInfo, Politeness, State
 from timeoutq.words.text import counted
 
 if TYPE_CHECKING:
-    from timeoutq.rooms.failures import Moved
+    from timeoutq.client.shards import AnyQueue
+    from timeoutq.rooms.failures import FailureKind, Moved
     from timeoutq.words.counts import Stats
 
 LOOKED_AT = 100  # of at most this many retried tasks, `retry` looks whether their hosts are banned
 PART = 500  # how many failed tasks of a kind are moved between two looks at how far the command is
+LEFT_OUT = ("cancelled", "expired")  # kinds of failures that come back only if somebody says so
 
 ManyIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")]
 Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
@@ -200,7 +202,7 @@ def configure(
 def failures(
     queue: Known,
     tasks: Annotated[str | None, "KIND: Show tasks of this kind, the last 100."] = None,
-    retry: Annotated[str | None, "KIND: Retry all tasks of this kind."] = None,
+    retry: Annotated[str | None, "KIND: Retry all tasks of this kind; asks if it is cancelled or expired."] = None,
     forget: Annotated[str | None, "KIND: Forget all tasks of this kind; asks first."] = None,
     limit: Annotated[int, "-n --limit 1..1001: The most kinds to list."] = 100, yes: Yes = False, *, out: Sink,
 ) -> None:  # fmt: skip
@@ -220,9 +222,12 @@ def failures(
         out.rows(("task", "at", "error"), ((one.task, iso(one.at), one.error) for one in page))
         met = len(page)
     elif retry is not None:
+        known = _kind(queue, retry)
+        if known is not None and known.text in LEFT_OUT:
+            sure(f"Retry {counted(known.count, 'task')} of queue {name}, of the kind {known.text}?", yes)
         met = _move(queue.failures.retry, "retried", retry, out)
     elif forget is not None:
-        known = next((one for one in queue.failures.list(1001) if forget in (one.id, one.text)), None)
+        known = _kind(queue, forget)
         if known is None:
             stop(none)
         sure(f"Forget {known.count:,} failed tasks of queue {name}: {known.text}?", yes)
@@ -235,6 +240,10 @@ def failures(
     if not met and given:
         say(none)
     exit_unless(met)
+
+
+def _kind(queue: AnyQueue, named: str) -> FailureKind | None:
+    return next((one for one in queue.failures.list(1001) if named in (one.id, one.text)), None)
 
 
 def _move(move: Callable[..., Moved], word: str, kind: str, out: Sink) -> int:
