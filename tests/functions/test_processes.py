@@ -165,6 +165,15 @@ def test_the_errors_of_a_process_are_those_of_a_thread(call: Callable[..., Resul
 
 
 @pytest.mark.usefixtures("worker")
+def test_no_retry_sees_what_is_in_an_exception_group_of_a_process_as_in_one_of_a_thread(app: App) -> None:
+    for kind, attempts in {"one": 1, "others": 3, "deep": 1, "exits": 1}.items():
+        calls = [app.send(name, kind) for name in ("several", "several_in_thread")]
+        first, second = (failure(one, 30) for one in calls)
+        assert [one.info().failures for one in calls] == [attempts, attempts], kind
+        assert (first.error, first.message) == (second.error, second.message)
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_call_that_fails_leaves_its_process_to_the_next_and_a_bad_result_is_not_tried_again(
     call: Callable[..., Result[Any]],
 ) -> None:

@@ -132,6 +132,29 @@ def fails(how: str) -> Any:
     return object()
 
 
+class Many(ExceptionGroup[Exception]):
+    """A group of a class of the program."""
+
+
+def raises_several(kind: str) -> None:
+    deep: Any = OSError("no file")
+    for depth in range(6):
+        deep = ExceptionGroup(f"depth {depth}", [deep, TypeError(depth)])
+    inside: dict[str, list[Any]] = {
+        "one": [TypeError("one"), ExceptionGroup("more", [Odd(7, why="seven")])],
+        "others": [TypeError("one"), KeyError("two")],
+        "deep": [deep],
+        "exits": [SystemExit(3), Odd(7, why="seven")],
+    }
+    if kind == "one":
+        raise Many("both", inside[kind])
+    raise BaseExceptionGroup("both", inside[kind])
+
+
+several = app.task(no_retry=(Odd, OSError), retry=[0, 0], executor="process", name="several")(raises_several)
+several_in_thread = app.task(no_retry=(Odd, OSError), retry=[0, 0], name="several_in_thread")(raises_several)
+
+
 def is_key_error(state: RetryCallState) -> bool:
     return state.outcome is not None and isinstance(state.outcome.exception(), KeyError)
 

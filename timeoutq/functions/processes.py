@@ -37,7 +37,7 @@ from timeoutq.server.calls import amount
 from timeoutq.words import arguments, telling, tracebacks
 from timeoutq.words.errors import WorkerBroken
 from timeoutq.words.model import Ack, Release, raw, text
-from timeoutq.words.retry import GiveUp, Retry, decision
+from timeoutq.words.retry import GiveUp, Retry, decision, members
 from timeoutq.worker.handlers import Hopeless, released
 
 assert sys.platform != "win32"
@@ -68,8 +68,9 @@ class Raised(msgspec.Struct):
     """What a function has raised."""
 
     place: tuple[str, str]  # the module and the name of the class
-    words: str
-    trace: str
+    words: str  # of an exception group: its message
+    inside: list[Raised] = []  # of an exception group: what is in it
+    trace: str = ""
     decides: tuple[str, dict[str, float | str | None]] | None = None  # of a Retry, GiveUp or Release: its fields
     hopeless: bool = False
 
@@ -264,27 +265,29 @@ def _rebuilt(said: Raised) -> BaseException:
         name, given = said.decides
         made: BaseException = _DECISIONS[name](**given)
     else:
-        kind = _class(*said.place)
+        of: Any = ExceptionGroup if said.inside else Exception
+        inside = [list(map(_rebuilt, said.inside))] if said.inside else []
+        kind = _class(*said.place, of)
         try:
-            made = kind.__new__(kind, said.words)
+            made = kind.__new__(kind, said.words, *inside)
         except Exception:  # the class may want anything
-            made = _class("", said.place[1])(said.words)
+            made = _class("", said.place[1], of)(said.words, *inside)
     cast("Any", made).told_trace = said.trace.encode()
     return Hopeless(cast("Any", made)) if said.hopeless else made
 
 
 @lru_cache(maxsize=256)
-def _class(module: str, name: str) -> type[Exception]:
-    """Give a class under this name: of the class of this name, if the worker has it."""
-    base: Any = Exception
+def _class(module: str, name: str, of: type[Exception]) -> type[Exception]:
+    """Give a class under this name: of the class of this name, if the worker has it, or of `Exception` or a group."""
+    base: Any = of
     with suppress(Exception):
         found = attrgetter(name)(sys.modules[module])
-        base = found if issubclass(found, Exception) else base
+        base = found if issubclass(found, of) else base
     short, words = name.rpartition(".")[2], {"__str__": _first_argument, "__module__": module}
     try:
         return type(short, (base,), words)
     except Exception:  # the class may refuse others
-        return type(short, (Exception,), words)
+        return type(short, (of,), words)
 
 
 def _first_argument(error: BaseException) -> str:
@@ -410,16 +413,25 @@ def _raised(error: BaseException) -> Raised:
     decides: Any = released(cast("Any", decision(error)))
     if isinstance(decides, Ack):
         error = decides = BadResult("an Ack cannot leave a pool process: return the value, or take a thread")
-    kind, hopeless = type(error), isinstance(error, BadResult)
-    words = arguments.error_words(error).removeprefix(kind.__name__).removeprefix(": ")
-    trace = b"" if hopeless else tracebacks.trace(error)
-    place = (str(kind.__module__), _clean(kind.__qualname__))
-    found = Raised(place, words, trace.decode("utf-8", "replace"), None, hopeless)
+    found = _described(error)
+    found.hopeless = isinstance(error, BadResult)
+    found.trace = "" if found.hopeless else tracebacks.trace(error).decode("utf-8", "replace")
     for name, one in _DECISIONS.items():
         if isinstance(decides, one):
             given = {field.name: getattr(decides, field.name) for field in fields(one)}
             found.decides = name, {key: _crossing(value) for key, value in given.items()}
     return found
+
+
+def _described(error: BaseException, depth: int = 1) -> Raised:
+    kind = type(error)
+    place = (str(kind.__module__), _clean(kind.__qualname__))
+    if not arguments.is_group(error):
+        return Raised(place, arguments.error_words(error).removeprefix(kind.__name__).removeprefix(": "))
+    group: Any = error
+    # deeper than any text tells, groups are left out: they may hold each other in many ways
+    inside = members(group) if depth > arguments.DEEPEST + 1 else group.exceptions
+    return Raised(place, _clean(group.message), [_described(one, depth + 1) for one in inside])
 
 
 def _crossing(value: Any) -> Any:
