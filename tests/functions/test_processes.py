@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.functions import App, BadFunction, CallCancelled, Calls, Context, Result, processes
-from timeoutq.words.errors import InvalidInput
+from timeoutq.words.errors import InvalidInput, WorkerBroken
 
 MODULE = "tests.rig.pool:app"
 
@@ -109,7 +110,7 @@ def test_a_call_whose_lease_is_lost_is_ended(
     assert worker.poll() is None
 
 
-@pytest.mark.parametrize("how", ["sleeps", "loops"])
+@pytest.mark.parametrize("how", ["sleeps", "loops", "starts another"])
 def test_no_process_outlives_a_worker_that_is_killed(
     worker: subprocess.Popen[bytes], app: App, call: Callable[..., Result[Any]], tmp_path: Path, how: str
 ) -> None:
@@ -121,6 +122,25 @@ def test_no_process_outlives_a_worker_that_is_killed(
     worker.kill()
     worker.wait()
     wait_until(lambda: not any(map(lives, [idle, busy, *free])), 5)
+
+
+def test_what_a_function_has_started_ends_with_a_process_that_dies_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, hear, begun = processes.Processes().hold(pool.dies.definition), processes._hear, tmp_path / "begun"
+    hold.begin()
+
+    def late(process: Any, notes: Any) -> Any:
+        os.waitid(os.P_PID, process._process.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie
+        return hear(process, notes)
+
+    monkeypatch.setattr(processes, "_hear", late)
+    context: Context[None] = Context("dies", "a", 1, 1, None)
+    payload = json.dumps({"v": 1, "f": "dies", "a": [signal.SIGSEGV, str(begun)]}).encode()
+    with pytest.raises(WorkerBroken, match=r"the pool process of dies\(\) has died, with signal 11"):
+        hold.run(payload, context, pool.app.open(payload, "pool", b"a"))
+    hold.leave()
+    wait_until(lambda: not lives(read(begun)), 5)
 
 
 def test_ctrl_c_and_sigterm_of_the_group_end_the_worker_alone(

@@ -54,7 +54,10 @@ def stuck(how: Literal["sleeps", "loops", "computes", "starts another"], begun: 
 
 
 @app.task(executor="process")
-def dies(code: int) -> None:
+def dies(code: int, begun: str = "") -> None:
+    if begun:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+        Path(begun).write_text(str(child.pid))
     os.kill(os.getpid(), code)
 
 

@@ -222,6 +222,8 @@ class Hold:
         except (EOFError, OSError, msgspec.MsgspecError) as error:
             with self._lock:
                 dead, self._process, self._killed = self._process, None, True
+            if dead is not None:
+                dead.kill()  # what its function has started lives still
             how = f"cannot be started: {error}" if dead is None else f"has died, with {dead.end()}"
             broken: Any = WorkerBroken(f"the pool process of {self._definition.name}() {how}")
             broken.told_trace = b""
@@ -338,13 +340,15 @@ def _heard(number: int, frame: object) -> None:
 def _end_with_worker() -> None:
     """Have the system kill this process when its standard input closes, also while it is busy outside of Python.
 
+    So are the other processes of its group: what the function has started.
+
     Where the system cannot (SIGIO ends no process on macOS), the process ends with its call.
     """
     lifeline = os.dup(0)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.close(empty)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([lifeline], [], [], 0)[0]:  # it has closed already
         os._exit(1)
