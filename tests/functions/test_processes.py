@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import signal
@@ -10,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,8 @@ from tests.rig import pool
 from tests.rig.calling import failure
 from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
-from timeoutq import Queue
-from timeoutq.functions import App, BadFunction, CallCancelled, Calls, Context, Result, processes
+from timeoutq import AsyncQueue, Queue, Worker
+from timeoutq.functions import App, BadFunction, CallCancelled, Calls, Context, Result, processes, running
 from timeoutq.words.errors import InvalidInput, WorkerBroken
 
 MODULE = "tests.rig.pool:app"
@@ -234,6 +237,29 @@ def test_a_call_that_is_cancelled_when_its_process_has_just_answered_leaves_no_p
     assert hold.run(b'{"v":1,"f":"speaks","a":["x"]}', context, opened)[:2] == ["speaks", "a"]
     with pytest.raises(ProcessLookupError):  # not even a zombie is left
         os.kill(process._process.pid, 0)
+
+
+async def test_a_call_for_which_no_process_can_be_started_waits_for_one_and_no_attempt_counts(
+    app: App, jobs: AsyncQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = [OSError(errno.EMFILE, "Too many open files") for _ in range(3)]
+
+    def made() -> Any:
+        if full:
+            raise full.pop()
+        return Pipe()
+
+    monkeypatch.setattr("timeoutq.functions.processes.Pipe", made)
+    monkeypatch.setattr(running, "BACK_AFTER", (0.0, 0.0))
+    call = app.named("echo").options(retry=[]).delay(7)
+    async with asyncio.timeout(60):
+        tally = await Worker(jobs, Calls(pool.app), burst=True, signals=False).run()
+    assert (await call, tally.acked, tally.failed, full) == (7, 1, 0, [])
+    assert (await call.ainfo()).failures == 0
+    await app.aclose()
+    told = [one.getMessage() for one in caplog.records if "no pool process" in one.getMessage()]
+    assert len(told) == 1
+    assert all(words in told[0] for words in ("echo()", "Too many open files", "raise `ulimit -n`"))
 
 
 def wrong() -> None: ...

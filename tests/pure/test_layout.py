@@ -37,7 +37,7 @@ BUDGETS = {
     "client": 3920,
     "crawlee": 470,
     "django": 680,
-    "functions": 4830,
+    "functions": 4900,
     "gateway": 6050,
     "lua": 4900,
     "rooms": 2940,

@@ -50,6 +50,12 @@ class UnknownFunction(_WithFields, LookupError):
     function: str = ""  # the name
 
 
+class NoProcess(_WithFields):
+    """No pool process can be started now: the machine has no file handle, no process or no memory left for it."""
+
+    function: str = ""  # the name of the function
+
+
 class UnknownSecret(TimeoutqError):
     """The call is signed with a secret that this program does not have: give it to the workers before the callers."""
 

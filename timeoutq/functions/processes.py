@@ -31,7 +31,7 @@ from timeoutq.functions import outcomes
 from timeoutq.functions.calls import IN_PROCESSES
 from timeoutq.functions.context import Context, Notes
 from timeoutq.functions.envelope import Secrets
-from timeoutq.functions.errors import BadFunction, BadResult
+from timeoutq.functions.errors import BadFunction, BadResult, NoProcess
 from timeoutq.functions.task import Definition, Opened
 from timeoutq.server.calls import amount
 from timeoutq.words import arguments, telling, tracebacks
@@ -102,6 +102,9 @@ class _Process:
             self._process = subprocess.Popen(  # noqa: S603  # this Python, and our own code
                 command, stdin=subprocess.PIPE, stdout=2, pass_fds=[its.fileno()], process_group=0
             )
+        except OSError:
+            self.wire.close()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             its.close()
@@ -169,11 +172,16 @@ class Hold:
         return self._process is not None
 
     def begin(self) -> None:
-        """Start a process, and wait until it is ready; blocks."""
+        """Start a process, and wait until it is ready; blocks. Raises `NoProcess` if the system has none."""
         self._spoilt = True
         with self._working():
             module, _, _ = self._definition.place
-            made = _Process(module)
+            try:
+                made = _Process(module)
+            except OSError as error:
+                cure = "raise `ulimit -n` (open files) or `ulimit -u` (processes) of the worker, or lower --threads"
+                name = self._definition.name
+                raise NoProcess(f"no pool process of {name}() can be started: {error}: {cure}", function=name) from None
             with self._lock:
                 self._process = made
                 if self._killed:
@@ -224,7 +232,7 @@ class Hold:
                 dead, self._process, self._killed = self._process, None, True
             if dead is not None:
                 dead.kill()  # what its function has started lives still
-            how = f"cannot be started: {error}" if dead is None else f"has died, with {dead.end()}"
+            how = f"cannot be used: {error}" if dead is None else f"has died, with {dead.end()}"
             broken: Any = WorkerBroken(f"the pool process of {self._definition.name}() {how}")
             broken.told_trace = b""
             raise broken from None

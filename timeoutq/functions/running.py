@@ -20,7 +20,7 @@ from timeoutq.functions.calls import MOST_THREADS, Program
 from timeoutq.functions.client import Posted, Shared
 from timeoutq.functions.context import CallNext, CallsBefore, Context, Notes
 from timeoutq.functions.envelope import NO_OPTIONS, Secrets
-from timeoutq.functions.errors import MAY_FIT_LATER, BadArguments, BadResult, Forged, UnknownFunction, UnknownSecret
+from timeoutq.functions.errors import MAY_FIT_LATER, BadResult, Forged, NoProcess, UnknownSecret
 from timeoutq.functions.task import Definition, Opened
 from timeoutq.functions.threads import Threads
 from timeoutq.functions.tracing import traced
@@ -170,7 +170,7 @@ class CallRunner:
             value = self._late(lease, opened) or await self._within_runtime(lease, opened, _function)
         else:
             value = await self._in_turn(lease, opened)
-        if isinstance(value, Expired):
+        if isinstance(value, Expired | Unrun):
             return value
         found: Result | AckAfter
         if value is None and not (opened.then or opened.settings.keep_none):
@@ -193,7 +193,7 @@ class CallRunner:
         )  # fmt: skip
 
     def _unrun(self, error: TimeoutqError) -> Unrun:
-        name = error.function if isinstance(error, UnknownFunction | BadArguments) else ""
+        name: str = getattr(error, "function", "")
         if name not in self._unrunnable and len(self._unrunnable) < MOST_UNKNOWN:
             self._unrunnable.add(name)
             telling.say(
@@ -221,7 +221,10 @@ class CallRunner:
         async with hands.free:
             hold: Hold | None = None
             if hands.processes is not None and opened.definition.settings.executor == "process":
-                hold = await hands.hold(hands.processes, lease.task, opened.definition)
+                try:
+                    hold = await hands.hold(hands.processes, lease.task, opened.definition)
+                except NoProcess as error:
+                    return self._unrun(error)
             if record := self._place.records.get(lease.key):
                 self._place.records[lease.key] = time.monotonic(), *record[1:]  # it begins only now
             try:
