@@ -94,6 +94,35 @@ async def test_a_def_that_waits_for_a_thread_can_be_cancelled(app: App, jobs: As
     await app.aclose()
 
 
+async def test_a_def_that_waits_for_a_thread_goes_back_when_the_worker_is_to_stop(
+    app: App, jobs: AsyncQueue, queue: Queue
+) -> None:
+    goes_on, begun, ended = threading.Event(), list[int](), list[str]()
+
+    @app.task(retry=[])
+    def hold(number: int) -> None:
+        begun.append(number)
+        goes_on.wait(30)
+
+    @app.task
+    async def waits() -> None:
+        await until(goes_on.is_set)
+        ended.append("waits")
+
+    calls: list[Any] = [hold.call(number) for number in range(4)]
+    await app.aput([*calls, waits.call()])
+    worker = Worker(jobs, Calls(app, threads=1), signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(worker.running) == 5 and len(begun) == 1)
+    worker.stop()
+    goes_on.set()
+    await running
+    assert (len(begun), ended, worker.tally.acked, worker.tally.released) == (1, ["waits"], 2, 3)
+    assert (queue.stats().todos, queue.stats().counters.get("failed", 0)) == (3, 0)
+    assert {lease.attempt for lease in queue.claim(9)} == {1}
+    await app.aclose()
+
+
 async def test_a_def_whose_time_is_over_when_it_gets_a_thread_never_begins(app: App, jobs: AsyncQueue) -> None:
     goes_on, begun = threading.Event(), list[str]()
 

@@ -218,7 +218,7 @@ class CallRunner:
         """Run a plain `def` when a thread is free, and a process ready: until then, its time does not count."""
         shared = self._place.shared
         hands: Hands = shared.get(Hands) or shared.setdefault(Hands, Hands(self._calls, self._place))
-        async with hands.free:
+        async with self._place.turn(lease, hands.free):
             hold: Hold | None = None
             if hands.processes is not None and opened.definition.settings.executor == "process":
                 try:

@@ -67,9 +67,12 @@ class Shared:
             shard.claims.deafen()
 
     def give_back_unstarted(self) -> None:
-        """Release the leases whose handlers have not begun; when the worker stops, a waiting suspect, too."""
+        """Release the leases whose handlers have not begun; when the worker stops, those that wait there, too."""
         for work in self.works:
             work.leases.given_back(self.crew.give_back(work.number))
+            for run in list(work.leases.running.values()) if self.life.level else []:
+                if run.waits:
+                    work.interrupts.cancel(run, "shutdown")
         suspect = self.suspects.take_out() if self.life.level else None
         if suspect is not None:
             self.works[self.suspects.number].leases.given_back([suspect])

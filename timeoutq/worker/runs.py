@@ -37,6 +37,7 @@ class Run:
     """Whether somebody has cancelled the task; a handler in a thread runs on, and the task fails when it ends."""
     returned: bool = False
     """Whether the handler has returned in time, and only waits until a server takes what goes before its ack."""
+    waits: bool = False  # whether the handler only waits for its turn, and what it is to run has not begun
     settled: bool = False  # whether the lease is being ended already, although the handler has not ended
     left: bool = False  # whether the handler was left behind, because it does not end
     limit: float | None = None  # the most seconds that this handler may run, if it has a limit of its own

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from timeoutq.client import AsyncDriver
@@ -14,6 +15,7 @@ from timeoutq.verbs.sending import Flow
 from timeoutq.words.arguments import How
 from timeoutq.words.errors import TimeoutqError, Unavailable
 from timeoutq.words.model import Lease, Task
+from timeoutq.worker.decisions import Life
 from timeoutq.worker.leases import Leases
 from timeoutq.worker.runs import Run
 
@@ -32,6 +34,7 @@ class Place:
         cancel: Callable[[Run], None],
         leave: Callable[[], bool],
         shared: dict[Any, Any],
+        life: Life,
     ) -> None:
         """Prepare; `cancel` ends a handler whose time is over, `leave` has another process take this one's place."""
         self.name = leases.queue.name
@@ -39,7 +42,7 @@ class Place:
         self.state = state  # what the lifespan yielded in this process; None without a lifespan
         self._leases = leases
         self._queues = {queue.name: queue for queue in queues}
-        self._cancel, self._leave = cancel, leave
+        self._cancel, self._leave, self._life = cancel, leave, life
         self.shared = shared  # what the queues of this worker share, by whatever the handler chooses
         self.functions: Mapping[str, tuple[str, str]] = {}
         self.records = leases.records
@@ -56,6 +59,18 @@ class Place:
     def find(self, queue: str) -> Any:
         """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
         return self._queues.get(queue)
+
+    @asynccontextmanager
+    async def turn(self, lease: Lease, free: asyncio.Semaphore) -> AsyncGenerator[None]:
+        """Wait until it is this lease's turn; if the worker is to stop before, the task is given back."""
+        run = self._leases.running[lease.key]
+        run.waits = True
+        async with free:
+            run.waits = False
+            if self._life.level:
+                run.end = run.end or "shutdown"
+                raise asyncio.CancelledError(run.end)
+            yield
 
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
         """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.

@@ -309,7 +309,7 @@ class Worker:
         for each in self._leases:
             if self._serves is not None:
                 end_run = partial(self._end_run, each)
-                self._places.append(Place(each, state, self.queues, end_run, self._leave, shared))
+                self._places.append(Place(each, state, self.queues, end_run, self._leave, shared, self._life))
                 call = self._serves.serve(self._places[-1])
             callings.append(Calling(call, around, each, generation, self._sharing.rank(each.number)))
         if self._shape.is_async:
