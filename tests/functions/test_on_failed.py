@@ -11,10 +11,12 @@ import redis
 
 from tests.functions.running import work
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, InvalidInput, Queue, Task, Worker
+from timeoutq import Answer, AsyncQueue, InvalidInput, Queue, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.functions import App, BadArguments, Calls, Context, Limit
 from timeoutq.functions.calls import Program
+from timeoutq.worker.ends import PendingCall
+from timeoutq.worker.leases import Leases
 
 
 @pytest.mark.parametrize("secret", [None, "a secret of sixteen bytes"])
@@ -100,6 +102,39 @@ async def test_it_is_there_before_the_call_has_failed_though_the_server_is_full(
         raw.config_set("maxmemory", "0")
     tally = await working
     assert (tally.failed, tally.acked, alarm.told) == (1, 1, [[call.id, "ValueError: no"]])
+    alarm.app.close()
+
+
+def test_a_call_whose_lease_is_lost_tells_nobody_that_it_failed(queue: Queue, url: str) -> None:
+    alarm = Alarm(queue.name, url)
+    call = alarm.fails.delay()
+
+    def end_elsewhere() -> None:
+        queue.forget(call.id)
+        queue.put(call.id)
+        assert queue.ack(queue.claim(1)[0]) is Answer.OK
+
+    alarm.at_end = end_elsewhere
+    assert (work(alarm.app, concurrency=1, prefetch=0).lost, alarm.told) == (1, [])
+    assert list(queue.states(call.id, f"{call.id}!tell")) == ["done", "unknown"]
+    alarm.app.close()
+
+
+def test_a_worker_that_was_frozen_after_it_had_asked_for_its_lease_asks_again(
+    queue: Queue, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarm, settled, asked = Alarm(queue.name, url), Leases.settled, list[str]()
+    call = alarm.fails.delay()
+
+    def late(self: Leases, sent: PendingCall, came: Any) -> None:
+        asked.append(sent.verb)
+        if asked == ["extend"]:
+            sent.made -= self.queue.timeout  # so long was it stopped
+            queue.forget(call.id)
+        settled(self, sent, came)
+
+    monkeypatch.setattr(Leases, "settled", late)
+    assert (work(alarm.app).lost, alarm.told, asked) == (1, [], ["extend", "extend"])
     alarm.app.close()
 
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import cast
+from typing import Any, cast
 
 from timeoutq.server.calls import BATCH, BYTES, Call, Kept, fitting, flushes
 from timeoutq.verbs.operations import Operations
@@ -27,10 +27,11 @@ class PendingCall:
 
     verb: str
     leases: list[Lease]
-    call: Call[Outcome]
+    call: Call[Any]  # gives an `Outcome`; an extension, the new deadline and one
     found: int = 0  # how many found tasks the call puts
     grouped: bool = False  # whether one of them has a group
     acks: Sequence[AckOfFound] = ()  # the acks that wait for the puts of this call
+    made: float = 0.0  # of an extension: when it was built, by the monotonic clock
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +125,7 @@ class Ends:
             "release": self.releases + self.refused,
         }
         for one in self.calls:
-            waiting["ack" if one.verb == "put" else one.verb] += one.leases
+            waiting[{"put": "ack", "extend": "fail"}.get(one.verb, one.verb)] += one.leases
         return [lease for verb in verbs or waiting for lease in waiting[verb]]
 
     def ack_found(self, ack: AckOfFound) -> None:
@@ -137,6 +138,11 @@ class Ends:
             self.kept.append(ack)
         else:
             self.acks.append(ack.lease)
+
+    def extend(self, ack: AckOfFound, timeout_ms: int) -> None:
+        """Extend a lease, to know that it is still held, before something is put because its attempt has failed."""
+        (call,) = self._talk.operations.extend([ack.lease], timeout_ms)
+        self.calls.append(PendingCall("extend", [ack.lease], call, acks=[ack], made=time.monotonic()))
 
     def put_first(self, ack: AckOfFound, found: TaskList) -> None:
         """Add tasks that are put here before their ack goes to another shard."""

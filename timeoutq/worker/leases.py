@@ -337,7 +337,18 @@ class Leases:
             return
         here, away = self.queue.division.sorted(lease, arguments.tasks((failure.then,)))
         puts = away or {self.queue.division.which(lease): here}
-        self._give(AckOfFound(lease, TaskList(), away=puts, failure=failure))
+        ack = AckOfFound(lease, TaskList(), away=puts, failure=failure)
+        self.ends_of(lease).extend(ack, round(self.queue.timeout * 1000))
+
+    def _extended(self, sent: PendingCall, answer: Answer) -> None:
+        """Put what is put because an attempt has failed, if the lease is still held."""
+        (ack,) = sent.acks
+        if answer is Answer.LOST:
+            self.lost(ack.lease, "fail")
+        elif ack.failure is not None and time.monotonic() - sent.made >= self.queue.timeout:
+            self._fail(ack.failure)  # the answer is old: this process was frozen, or the server away
+        else:
+            self._give(ack)
 
     def _record(self, lease: Lease) -> bytes | None:
         """Give what the record of a call says of this attempt, as `lua/results.lua` has it; None for no record."""
@@ -411,8 +422,12 @@ class Leases:
 
     # ---- the queue answers
 
-    def settled(self, sent: PendingCall, outcome: Outcome) -> None:
+    def settled(self, sent: PendingCall, came: Any) -> None:
         """Let go of the leases of a call that the queue has answered, and count the answers."""
+        if sent.verb == "extend":
+            self._extended(sent, came[1][0])
+            return
+        outcome: Outcome = came
         if sent.acks:
             for ack in sent.acks:
                 ack.missing -= 1
