@@ -306,6 +306,23 @@ def test_a_function_of_the_main_module_is_found_if_another_process_can_import_it
     assert is_found or "it stands in no module that another process could import" in done.stderr
 
 
+def test_a_script_whose_import_starts_a_worker_is_told_to_guard_it(app: App, url: str, tmp_path: Path) -> None:
+    (tmp_path / "unguarded.py").write_text(
+        "import asyncio\nfrom timeoutq.functions import App\n"
+        f"app = App({app.name!r})\n"
+        "@app.task(executor='process', retry=[])\ndef f() -> int: return 1\n"
+        "asyncio.run(app.worker(burst=True).run())\n"
+    )
+    call = app.send("f")
+    words, env = [sys.executable, "unguarded.py"], {**os.environ, "TIMEOUTQ_URL": url}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stderr
+    error = failure(call)
+    assert error.error == "InvalidInput"
+    assert "importing unguarded starts a worker" in error.message
+    assert 'under `if __name__ == "__main__":`' in error.message
+
+
 def test_in_a_test_of_an_app_such_a_function_runs_in_this_process() -> None:
     with pool.app.test() as t:
         one = pool.who.delay()

@@ -38,6 +38,7 @@ from timeoutq.words import arguments, telling, tracebacks
 from timeoutq.words.errors import WorkerBroken
 from timeoutq.words.model import Ack, Release, raw, text
 from timeoutq.words.retry import GiveUp, Retry, decision, members
+from timeoutq.worker import forks
 from timeoutq.worker.handlers import Hopeless, released
 
 assert sys.platform != "win32"
@@ -324,7 +325,7 @@ def serve(number: int, level: int, module: str) -> None:
 
     logging.basicConfig(level=level, handlers=[_Forward(say)], force=True)
     try:
-        import_module(module)
+        _import(module)
         said = Said()
     except BaseException as error:  # whatever a module does
         said = Said(raised=_raised(error))
@@ -332,6 +333,14 @@ def serve(number: int, level: int, module: str) -> None:
         say(said)
         while True:
             say(_run(_JOBS.decode(wire.recv_bytes()), say))
+
+
+def _import(module: str) -> None:
+    forks.importing = module
+    try:
+        import_module(module)
+    finally:
+        forks.importing = ""
 
 
 def _let_go(number: int) -> None:
@@ -399,7 +408,7 @@ class _Notes:
 def _run(job: Job, say: Callable[[Said], None]) -> Said:
     try:
         module, app, name = job.place
-        import_module(module)
+        _import(module)
         function = IN_PROCESSES.get(job.place)
         if function is None:
             raise BadFunction(

@@ -24,6 +24,9 @@ generation: int = 0
 """How many forks of running workers lie between the first process and this one: a worker is a copy when this number is
 another than at its start."""
 
+importing: str = ""
+"""The module that this process imports, if it is a pool process, to find a function there: no worker starts then."""
+
 _loops: dict[object, tuple[int, asyncio.AbstractEventLoop]] = {}
 """The threads and event loops of the workers that run in this process."""
 _watching: bool = False

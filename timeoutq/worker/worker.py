@@ -210,6 +210,11 @@ class Worker:
         """
         if self._ran:
             raise InvalidInput("a Worker runs once: make another")
+        if forks.importing:
+            raise InvalidInput(
+                f"importing {forks.importing} starts a worker, and a pool process imports it to find a function with "
+                'executor="process": put what starts the worker under `if __name__ == "__main__":`'
+            )
         self._ran = True
         loop, generation = asyncio.get_running_loop(), forks.generation
         watch = LoopWatch(self._leases, self._log, self.machine)
