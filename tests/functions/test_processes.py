@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib import import_module
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,8 @@ def test_what_another_process_cannot_find_or_run_is_refused() -> None:
         lambda: None: "finds only what stands at the top of a module",
         coroutine: "it is an async def, which a worker can cancel",
         stateful: r"annotate 'ctx' as Context\[None\]",
+        wrong: r"importing tests\.functions\.test_processes, where it is written, does not make it a task",
+        pool.raises_several: r"importing tests\.rig\.pool, where it is written, does not make it a task",
     }
     for number, (function, why) in enumerate(refusals.items()):
         with pytest.raises(BadFunction, match=why):
@@ -304,6 +307,19 @@ def test_a_function_of_the_main_module_is_found_if_another_process_can_import_it
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == ("only\n" if is_found else "")
     assert is_found or "it stands in no module that another process could import" in done.stderr
+
+
+def test_a_function_may_be_decorated_by_the_package_of_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "jobs.py").write_text("def f() -> None: ...\n")
+    (tmp_path / "inside" / "__init__.py").write_text(
+        "from timeoutq.functions import App\nfrom inside import jobs\napp = App('a')\n"
+        "def install() -> None:\n    app.task(executor='process')(jobs.f)\ninstall()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert import_module("inside").app.functions["f"].definition.place == ("inside.jobs", "a", "f")
 
 
 def test_a_script_whose_import_starts_a_worker_is_told_to_guard_it(app: App, url: str, tmp_path: Path) -> None:

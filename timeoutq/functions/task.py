@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from timeoutq.functions import ids
@@ -164,9 +165,21 @@ def _module(function: Callable[..., Any], signature: Signature) -> str:
         wrong = "another process finds only what stands at the top of a module: move it there, as a def"
     elif signature.state not in (None, type(None), Any):
         wrong = f"the state of the lifespan is not in that process: annotate {signature.context!r} as Context[None]"
+    elif not _is_at_home(function.__module__):
+        wrong = f"importing {module}, where it is written, does not make it a task, so decorate it there"
     if wrong:
         raise BadFunction(f'{named}() cannot have executor="process": {wrong}')
     return module
+
+
+def _is_at_home(module: str) -> bool:
+    """Say whether a module, or a package around it, runs now: then whoever imports the module runs the same."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and f"{module}.".startswith(f"{frame.f_globals.get('__name__')}."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _named(function: Callable[..., Any], name: str | None) -> str:
