@@ -218,8 +218,9 @@ class CallRunner:
         """Run a plain `def` when a thread is free, and a process ready: until then, its time does not count."""
         shared = self._place.shared
         hands: Hands = shared.get(Hands) or shared.setdefault(Hands, Hands(self._calls, self._place))
-        async with self._place.turn(lease, hands.free):
-            hold: Hold | None = None
+        hold: Hold | None = None
+        await self._place.turn(lease, hands.free)
+        try:
             if hands.processes is not None and opened.definition.settings.executor == "process":
                 try:
                     hold = await hands.hold(hands.processes, lease.task, opened.definition)
@@ -227,12 +228,12 @@ class CallRunner:
                     return self._unrun(error)
             if record := self._place.records.get(lease.key):
                 self._place.records[lease.key] = time.monotonic(), *record[1:]  # it begins only now
-            try:
-                call = partial(self._in_thread, hands.threads, hold, lease)
-                return self._late(lease, opened) or await self._within_runtime(lease, opened, call)
-            finally:
-                if hold is not None:
-                    hold.leave()
+            call = partial(self._in_thread, hands.threads, hold, lease)
+            return self._late(lease, opened) or await self._within_runtime(lease, opened, call)
+        finally:
+            if hold is not None:
+                hold.leave()
+            hands.free.release()
 
     async def _within_runtime(self, lease: Lease, opened: Opened, call: Run) -> Any:
         seconds = opened.settings.max_runtime

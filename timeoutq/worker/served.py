@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from timeoutq.client import AsyncDriver
@@ -60,17 +59,16 @@ class Place:
         """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
         return self._queues.get(queue)
 
-    @asynccontextmanager
-    async def turn(self, lease: Lease, free: asyncio.Semaphore) -> AsyncGenerator[None]:
-        """Wait until it is this lease's turn; if the worker is to stop before, the task is given back."""
+    async def turn(self, lease: Lease, free: asyncio.Semaphore) -> None:
+        """Acquire `free` when it is this lease's turn; if the worker is to stop before, the task is given back."""
         run = self._leases.running[lease.key]
         run.waits = True
-        async with free:
-            run.waits = False
-            if self._life.level:
-                run.end = run.end or "shutdown"
-                raise asyncio.CancelledError(run.end)
-            yield
+        await free.acquire()
+        run.waits = False
+        if self._life.level:
+            free.release()
+            run.end = run.end or "shutdown"
+            raise asyncio.CancelledError(run.end)
 
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
         """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.
