@@ -42,7 +42,8 @@ def blocks(language: str, *texts: str) -> list[str]:
 EXAMPLES = [
     pytest.param(code, id=f"{path.stem}-{number}")
     for path, text in PAGES.items()
-    if path.stem != "django"  # `tests/django/test_django_page.py` makes a project of its examples
+    # `tests/django/test_django_page.py` and `tests/functions/test_web_apps_page.py` make projects of their examples
+    if path.stem not in ("django", "web-apps")
     for number, code in enumerate(blocks("python", text), 1)
 ]
 
