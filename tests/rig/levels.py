@@ -32,7 +32,7 @@ SLOWER = (
     "faces/test_hostile_text.py", "faces/test_odd_values.py", "faces/test_put_urls.py", "faces/test_report.py",
     "faces/test_schedules.py", "faces/test_serving.py", "faces/test_traces.py",
     "faces/test_transfer.py", "functions/test_app_workers.py", "functions/test_calls_under_load.py",
-    "functions/test_expires_kills.py", "functions/test_from_defaults.py",
+    "functions/test_expires_kills.py", "functions/test_from_defaults.py", "functions/test_from_functions.py",
     "functions/test_from_others.py", "functions/test_from_rq_jobs.py", "functions/test_models.py",
     "functions/test_on_failed.py", "functions/test_processes.py", "functions/test_reload.py",
     "functions/test_signature_walk.py", "functions/test_stuck.py", "functions/test_web_apps_page.py",
