@@ -262,6 +262,24 @@ async def test_an_event_loop_that_has_ended_holds_nothing(url: str, name: str) -
     gc.collect()
 
 
+async def test_who_has_fetched_hears_at_once_that_the_crawl_is_over(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TimeoutqStorageClient(url) as process:
+        mine = await process.create_rq_client(name=name)
+        await mine.add_batch_of_requests([page(1)])
+        request = await mine.fetch_next_request()
+        assert request is not None
+        await mine.mark_request_as_handled(request)
+        monkeypatch.setattr(AsyncQueue, "claim", None)  # no claim waits for more
+        assert await mine.is_empty()
+        assert await mine.is_finished()
+        monkeypatch.undo()
+        await mine.add_batch_of_requests([page(2)])
+        assert not await mine.is_empty()
+        await mine.drop()
+
+
 # ---- politeness
 
 

@@ -35,7 +35,7 @@ PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 4380,
     "client": 3920,
-    "crawlee": 470,
+    "crawlee": 480,
     "django": 680,
     "functions": 4900,
     "gateway": 6050,

@@ -35,7 +35,7 @@ _say = partial(telling.say, logging.getLogger(__name__))
 
 FOREFRONT = 1000
 """The priority of requests that go first, on a polite queue."""
-WAIT, SHORT_WAIT = 0.5, 0.1
+WAIT, SHORT_WAIT = 0.5, 0.02
 """Seconds that `is_empty` waits for a request, as crawlee asks again half a second after a no; and the same while
 handlers run: crawlee asks again when one of them ends."""
 FETCHED_WITHIN = 1.0
@@ -53,6 +53,7 @@ class TimeoutqRequestQueueClient(RequestQueueClient):
         self._keeper = queue.keeper(self._lost)
         self._ready: deque[Lease] = deque()  # claimed, and not fetched yet
         self._held: dict[str, Lease] = {}  # fetched, by id
+        self._has_fetched = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cleaning: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -157,9 +158,12 @@ class TimeoutqRequestQueueClient(RequestQueueClient):
     # ---- requests out
 
     async def is_empty(self) -> bool:
-        """Say whether there is no request to fetch, after a short wait for one."""
-        if not self._ready:
-            await self._claim(SHORT_WAIT if self._held else WAIT)
+        """Say whether there is no request to fetch, after a short wait for one, unless the crawl is over."""
+        if self._ready:
+            return False
+        if self._has_fetched and await self.is_finished():
+            return True
+        await self._claim(SHORT_WAIT if self._held else WAIT)
         return not self._ready
 
     async def is_finished(self) -> bool:
@@ -183,6 +187,7 @@ class TimeoutqRequestQueueClient(RequestQueueClient):
                     await self.queue.fail(lease, error, give_up=True)
                 continue
             self._held[lease.task] = lease
+            self._has_fetched = True
             return request
 
     async def _claim(self, wait: float) -> None:
