@@ -19,6 +19,7 @@
               set.
     gateway   The cost of the gateway: work over HTTP, bare requests and work by a `Queue`, and a thousand clients that
               wait.
+    peers     The command `python -m tests.bench.peers`: calls in timeoutq beside calls in other queues.
     report    A whole run of the benchmark: rounds that take every limit and every figure, medians, spread, and the
               table.
 """

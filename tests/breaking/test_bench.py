@@ -235,6 +235,17 @@ def test_on_a_server_of_its_own_it_prints_lines_or_json_and_judges_when_asked() 
     assert (told["url"], told["rounds"], done.stderr) == ("embedded", 1, "")
 
 
+def test_calls_are_measured_beside_the_peers_that_are_installed() -> None:
+    few = ("--calls", "50", "--rounds", "1", "--processes", "1", "--keep", "no", "--json")
+    done = run("tests.bench.peers", "--peers", "timeoutq", "blitzq", *few)
+    assert (done.returncode, done.stderr) == (0, "not installed, and left out: blitzq\n")
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["queue"], row["function"], row["ratio"]) for row in rows] == [
+        ("timeoutq", "async", 1), ("timeoutq", "def", 1)
+    ]  # fmt: skip
+    assert all(row["rate"] > 0 for row in rows)
+
+
 def bench_keys(server: EmbeddedServer, name: str) -> list[str]:
     return [key for key in keys(server) if re.fullmatch(rf"timeoutq:\{{bench-[0-9a-f]+\}}:{name}", key)]
 
