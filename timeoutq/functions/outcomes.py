@@ -47,7 +47,7 @@ def encode(value: object, returns: Any) -> bytes:
         _decoder(returns).decode(data)
     except Exception as error:  # the value may be anything, and its class may raise anything
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: {_wrong(error)}") from error
-    if b"null" in data and _is_endless(value):
+    if b"null" in data and value is not None and _is_endless(value):
         raise BadResult(f"it returned {shown(value)}, which cannot be kept: JSON has no NaN and no infinity")
     if _ZONE.search(data) and _is_odd(models.built(value, builtin_types=(datetime, time))):
         why = "JSON holds no zone that is off by seconds: return .astimezone(UTC)"

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
+from math import ceil
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -31,7 +32,18 @@ from timeoutq.words.errors import InvalidInput, TimeoutqError, Unavailable
 from timeoutq.words.model import EXPIRED, Ack, Lease, Task, raw
 from timeoutq.words.retry import GiveUp, Retry, RetryPolicy, decision, members
 from timeoutq.words.text import safe
-from timeoutq.worker.handlers import LEAVES_NO_ID, RESULTS, AckAfter, Expired, Hopeless, Result, Serves, Unrun, Verdict
+from timeoutq.worker.handlers import (
+    LEAVES_NO_ID,
+    RESULTS,
+    AckAfter,
+    AckOfValue,
+    Expired,
+    Hopeless,
+    Result,
+    Serves,
+    Unrun,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from timeoutq.worker.served import Place
@@ -78,7 +90,7 @@ class Calls(Serves):
         is_async = any(one.definition.is_async for one in self.app.functions.values())
         return concurrency if is_async else min(concurrency, self.threads)
 
-    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result | AckAfter | Expired]]:
+    def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result | AckAfter | AckOfValue | Expired]]:
         """Give what runs the calls of this queue."""
         from timeoutq.functions.scheduling import declaring  # a program that only defines functions needs no client
 
@@ -149,7 +161,7 @@ class CallRunner:
         self._declared, self._declaring = limits.Declared(), Shared()
         self._unrunnable: set[str] = set()  # the functions of which it was said that their calls cannot be run here
 
-    async def run(self, lease: Lease) -> Result | AckAfter | Expired:
+    async def run(self, lease: Lease) -> Result | AckAfter | AckOfValue | Expired:
         """Run one call: the whole way of a task, from its payload to its end."""
         try:
             opened = self._app.open(lease.payload, self._queue, raw(lease.task))
@@ -172,13 +184,13 @@ class CallRunner:
             value = await self._in_turn(lease, opened)
         if isinstance(value, Expired | Unrun):
             return value
-        found: Result | AckAfter
+        found: Result | AckAfter | AckOfValue
         if value is None and not (opened.then or opened.settings.keep_none):
             keep_id = opened.keep_id
             found = LEAVES_NO_ID if keep_id is False else None if keep_id is True else Ack(keep_id=keep_id)
         else:
             found = await self._end(lease, opened, value)
-        if self._app.log_calls and isinstance(found, Ack | AckAfter | None):
+        if self._app.log_calls and isinstance(found, Ack | AckAfter | AckOfValue | None):
             self._tell(lease, opened.definition.name, time.monotonic() - began)
         return found
 
@@ -318,7 +330,7 @@ class CallRunner:
 
     # ---- how it ends
 
-    async def _end(self, lease: Lease, opened: Opened, value: Any) -> Result | AckAfter:
+    async def _end(self, lease: Lease, opened: Opened, value: Any) -> Result | AckAfter | AckOfValue:
         if isinstance(value, RESULTS):
             return value
         keeps_id, seconds = opened.keep_id, opened.settings.keep_result
@@ -330,6 +342,8 @@ class CallRunner:
                 raise Hopeless(error) from error
         call = self._following(lease, opened, data) if opened.then and data is not None else None
         kept = data if seconds and (value is not None or opened.settings.keep_none) else None
+        if call is None and kept is not None and seconds and isinstance(keeps_id, bool):
+            return AckOfValue(Kept(kept, ceil(seconds * 1000)), None if keeps_id else 0)
         ack = Ack(result=kept, keep_result=seconds if kept is not None else None, keep_id=keeps_id)
         if call is None:
             return ack

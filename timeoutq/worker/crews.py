@@ -15,7 +15,7 @@ from timeoutq.words import telling
 from timeoutq.words.durations import SHORTEST
 from timeoutq.words.model import Lease
 from timeoutq.worker import forks, handlers
-from timeoutq.worker.handlers import LEAVES_NO_ID, Surroundings
+from timeoutq.worker.handlers import LEAVES_NO_ID, AckOfValue, Surroundings
 from timeoutq.worker.leases import Leases
 from timeoutq.worker.runs import Run
 
@@ -191,17 +191,18 @@ class TaskCrew(Crew):
             key, ledger = key_of(lease), leases.ledger
             run = running[key] = Run(lease, me, began)
             came: Any = None
-            raised = is_last = False
+            raised = is_last = is_usual = False
             tell((fields, lease))
             try:
                 if ledger is not None:
                     ledger.start(lease)
                 came = await call(lease)
-                if came is not None and came is not LEAVES_NO_ID:
+                is_usual = came is None or came is LEAVES_NO_ID or type(came) is AckOfValue
+                if not is_usual:
                     came = await handlers.resolve(came)
             except BaseException as error:  # whatever a handler raises is its task's failure
                 came, raised = error, True
-            if came is not None and came is not LEAVES_NO_ID:
+            if not is_usual:
                 came, raised = await leases.given(run, came, raised)
             if forks.generation != generation:
                 forks.leave(lease.task, came if raised else None)
@@ -212,10 +213,10 @@ class TaskCrew(Crew):
             elif not run.left:
                 leases.spans.add(ended - began)
                 if (over := leases.runtime.overrun(run, came if raised else None)) is not None:
-                    came, raised = over, True
+                    came, raised, is_usual = over, True, False
             began = ended
             self.taken -= not run.left
-            if (came is None or came is LEAVES_NO_ID) and not run.end:
+            if is_usual and not run.end:
                 leases.done(key, lease, came)
             else:
                 is_last = run.left or (raised and not isinstance(came, Exception))

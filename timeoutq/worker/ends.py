@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from timeoutq.server.calls import BATCH, BYTES, Call, Kept, fitting, flushes
 from timeoutq.verbs.operations import Operations
@@ -88,6 +88,15 @@ class AckOfFound:
         return PendingCall("ack", [self.lease], call, len(self.found.ids), self.grouped)
 
 
+class AckOfResult(NamedTuple):
+    """The end of a lease with which a result goes, and nothing else; the fields are as of `AckOfFound`."""
+
+    lease: Lease
+    kept: Kept | None
+    keep_ms: int | None
+    record: bytes | None
+
+
 def may_be_long(came: object) -> bool:
     """Say whether one call may be too small for the end that a handler gave: a large `Ack` that was listed."""
     if not (isinstance(came, Ack) and isinstance(put := cast("object", came.put), TaskList)):
@@ -104,7 +113,7 @@ class Ends:
         self._most_releases = most_releases
         self.acks: list[Lease] = []  # leases whose handlers are done, and have found nothing
         self.bare: list[Lease] = []  # the same, of tasks that leave no id in done
-        self.kept: list[AckOfFound] = []
+        self.kept: list[AckOfFound | AckOfResult] = []
         """Acks with results, or of ids that done keeps for a time; many of them go in one call."""
         self.fails: list[Failure] = []
         self.releases: list[Lease] = []  # leases that the worker itself gives back

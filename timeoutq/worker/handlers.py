@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter
 from operator import attrgetter, is_
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from timeoutq.server.calls import Kept
 from timeoutq.words.arguments import class_name, error_words, is_group
@@ -76,6 +76,13 @@ class Unrun(Release):
     __hash__ = Release.__hash__
 
 
+class AckOfValue(NamedTuple):
+    """A handler that `Serves` returns this for a result that is kept, and nothing else: such an end is quick."""
+
+    kept: Kept
+    keep_ms: int | None  # for how long done keeps the id; 0: not at all, None: as the queue says
+
+
 @dataclass(frozen=True, slots=True)
 class Expired:
     """A handler that `Serves` returns this for a task that it does not begin any more: the task goes to failed."""
@@ -136,7 +143,7 @@ class Serves(ABC):
         return concurrency
 
     @abstractmethod
-    def serve(self, place: Any) -> Callable[[Lease], Awaitable[Result | AckAfter | Expired]]:
+    def serve(self, place: Any) -> Callable[[Lease], Awaitable[Result | AckAfter | AckOfValue | Expired]]:
         """Give what runs the tasks of this queue, a `Place`; the payloads of leases are the bytes as they stand."""
 
     def judge(self, lease: Lease, error: BaseException) -> Verdict | None:

@@ -22,9 +22,9 @@ from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import KEPT, Ack, Answer, Lease, Outcome, Release, text
 from timeoutq.words.retry import GiveUp, Retry, RetryPolicy
 from timeoutq.worker import handlers
-from timeoutq.worker.ends import AckOfFound, Ends, PendingCall, may_be_long
+from timeoutq.worker.ends import AckOfFound, AckOfResult, Ends, PendingCall, may_be_long
 from timeoutq.worker.found import Found, is_nothing, listed
-from timeoutq.worker.handlers import AckAfter, Expired, Hopeless, Unrun, Verdict
+from timeoutq.worker.handlers import AckAfter, AckOfValue, Expired, Hopeless, Unrun, Verdict
 from timeoutq.worker.runs import Failure, Failures, MaxRuntime, Run
 from timeoutq.worker.worker_log import WorkerLog
 
@@ -161,12 +161,15 @@ class Leases:
 
     # ---- handlers end. `came` is what a handler has returned or, with `raised`, raised
 
-    def done(self, key: int, lease: Lease, came: Ack | None) -> None:
-        """Ack the lease with this key, whose handler gave None or `LEAVES_NO_ID`: the usual `finished`, made quick."""
+    def done(self, key: int, lease: Lease, came: Ack | AckOfValue | None) -> None:
+        """Ack the lease with this key, whose handler gave None, `LEAVES_NO_ID` or a result: `finished`, made quick."""
         self.running.pop(key, None)
         self.runs += 1
         ends = self.shards[0] if len(self.shards) == 1 else self.ends_of(lease)
-        (ends.acks if came is None else ends.bare).append(lease)
+        if type(came) is AckOfValue:
+            ends.kept.append(AckOfResult(lease, came.kept, came.keep_ms, self._record(lease)))
+        else:
+            (ends.acks if came is None else ends.bare).append(lease)
         self.wake()
 
     def finished(self, run: Run, came: Any, raised: bool) -> None:
@@ -197,6 +200,8 @@ class Leases:
             self.ends_of(lease).acks.append(lease)
         elif isinstance(came, AckOfFound):
             self._give(came)
+        elif isinstance(came, AckOfValue):
+            self.ends_of(lease).kept.append(AckOfResult(lease, came.kept, came.keep_ms, self._record(lease)))
         elif isinstance(came, Ack):
             self._give(self._ack_of(lease, came))
         elif isinstance(came, Release):
