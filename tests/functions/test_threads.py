@@ -47,6 +47,23 @@ async def test_a_worker_of_functions_that_are_a_def_claims_no_more_than_it_has_t
     await app.aclose()
 
 
+async def test_functions_that_wait_for_each_other_all_have_a_thread_also_behind_quick_ones(
+    app: App, jobs: AsyncQueue
+) -> None:
+    meet = threading.Barrier(10)
+
+    @app.task(retry=[])
+    def work(number: int) -> int:
+        if number % 50 >= 40:  # ten in fifty
+            meet.wait(20)
+        return number
+
+    calls = await app.aput([work.call(number) for number in range(500)])
+    async with working(Calls(app, threads=20), jobs):
+        assert [await call for call in calls] == [*range(500)]
+    await app.aclose()
+
+
 @pytest.mark.breaking
 async def test_the_time_of_a_def_counts_from_when_it_has_a_thread_and_an_async_def_needs_none(
     app: App, jobs: AsyncQueue
