@@ -15,7 +15,7 @@ from timeoutq.words import telling
 from timeoutq.words.durations import SHORTEST
 from timeoutq.words.model import Lease
 from timeoutq.worker import forks, handlers
-from timeoutq.worker.handlers import LEAVES_NO_ID, AckOfValue, Surroundings
+from timeoutq.worker.handlers import LEAVES_NO_ID, USUAL, Surroundings
 from timeoutq.worker.leases import Leases
 from timeoutq.worker.runs import Run
 
@@ -197,7 +197,7 @@ class TaskCrew(Crew):
                 if ledger is not None:
                     ledger.start(lease)
                 came = await call(lease)
-                is_usual = came is None or came is LEAVES_NO_ID or type(came) is AckOfValue
+                is_usual = type(came) in USUAL or came is LEAVES_NO_ID
                 if not is_usual:
                     came = await handlers.resolve(came)
             except BaseException as error:  # whatever a handler raises is its task's failure

@@ -83,6 +83,10 @@ class AckOfValue(NamedTuple):
     keep_ms: int | None  # for how long done keeps the id; 0: not at all, None: as the queue says
 
 
+USUAL = (type(None), AckOfValue)
+"""The classes of ends that need no look at what goes with them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expired:
     """A handler that `Serves` returns this for a task that it does not begin any more: the task goes to failed."""
