@@ -101,6 +101,17 @@ def test_a_put_leaves_one_stroke_of_the_bell(queue: Queue, raw: redis.Redis) -> 
     assert raw.lrange(queue.operations.key("bell"), 0, -1) == ["1"]
 
 
+def test_a_claim_that_leaves_tasks_leaves_one_stroke_of_the_bell(queue: Queue, raw: redis.Redis) -> None:
+    bell = queue.operations.key("bell")
+    queue.put("a", "b", "c", "d", "e")
+    for n in (1, 2):  # behind it and beside it, the bell has one
+        assert len(queue.claim(n)) == n
+        assert raw.lrange(bell, 0, -1) == ["1"]
+    raw.delete(bell)
+    assert len(queue.claim(1)) == 1
+    assert raw.lrange(bell, 0, -1) == ["1"], "for the one that is left"
+
+
 def test_stats_tell_since_when_tasks_are_ready(queue: Queue, raw: redis.Redis) -> None:
     queue.put("a")
     raw.hset(queue.operations.key("stats"), "todos_since", 1000)
@@ -252,6 +263,19 @@ def test_max_runtime_ends_a_lease_that_is_extended_for_ever(face: Any) -> None:
     with pytest.raises(LeaseLost, match="max_runtime"):
         face.extend(lease)
     assert face.requeue_expired() == 1
+
+
+def test_a_queue_uses_the_limits_of_leases_until_prune_finds_none(queue: Queue) -> None:
+    queue.put("a", "b")
+    (first,) = queue.claim(1, max_runtime=50)
+    (second,) = queue.claim(1)
+    assert queue.stats().settings["uses"] == "runtime"
+    queue.ack(second)
+    queue.prune()
+    assert queue.stats().settings["uses"] == "runtime", "a lease has one"
+    queue.ack(first)
+    queue.prune()
+    assert queue.stats().settings.get("uses", "") == ""
 
 
 def test_a_task_that_lost_two_leases_is_handed_out_alone(face: Any) -> None:

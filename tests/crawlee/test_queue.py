@@ -280,6 +280,31 @@ async def test_who_has_fetched_hears_at_once_that_the_crawl_is_over(
         await mine.drop()
 
 
+async def test_who_has_fetched_nothing_waits_for_a_request_and_for_less_while_a_handler_runs(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, claim = list[float](), AsyncQueue.claim
+
+    async def claimed(self: AsyncQueue, n: int, *, wait: float) -> Any:
+        waits.append(wait)
+        return await claim(self, n)
+
+    monkeypatch.setattr(AsyncQueue, "claim", claimed)
+    async with TimeoutqStorageClient(url) as process:
+        mine = await process.create_rq_client(name=name)
+        assert await mine.is_empty()  # another process may put the first requests
+        await mine.add_batch_of_requests([page(1), page(2)])
+        request = await mine.fetch_next_request()
+        assert request is not None
+        assert not await mine.is_empty()
+        await mine.mark_request_as_handled(request)
+        assert await mine.fetch_next_request()
+        assert await mine.is_empty()
+        assert waits == [module.WAIT, 0, module.SHORT_WAIT, module.SHORT_WAIT]
+        assert module.SHORT_WAIT < module.WAIT
+        await mine.drop()
+
+
 # ---- politeness
 
 

@@ -250,6 +250,17 @@ def test_cancelled_tasks_and_expired_calls_are_retried_only_if_somebody_says_yes
     assert say("failures", queue.name, "--retry", "E").out == "1 retried\n", "it asks nothing about other kinds"
 
 
+def test_a_kind_of_few_tasks_is_asked_about_beside_many_others(queue: Queue, say: Say) -> None:
+    letters = "abcdefghijklmno"
+    give_up(queue, **{f"{one}{two}{n}": f"E: {one} {two}" for one in letters for two in letters for n in "12"})
+    queue.put("stopped")
+    queue.cancel("stopped", by="ann")
+    assert len(queue.failures.list(1001)) == 226
+    refused = say("failures", queue.name, "--retry", "cancelled")
+    assert (refused.code, "Retry 1 task of queue" in refused.err) == (2, True)
+    assert say("failures", queue.name, "--forget", "cancelled", "--yes").code == 0
+
+
 def test_kinds_of_all_shards_are_one_and_are_moved_together(url: str, name: str) -> None:
     with open_queue(name, url, shards=3) as queue:
         give_up(queue, **{f"t{n}": f"E: {n}" for n in range(30)}, other="F")

@@ -11,7 +11,7 @@ import pytest
 from tests.functions.running import at_work, twice_failing, work
 from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
-from timeoutq import Queue
+from timeoutq import Lease, Queue
 from timeoutq.functions import App
 from timeoutq.server.calls import Kept
 from timeoutq.verbs import sending
@@ -263,6 +263,32 @@ def test_of_attempts_that_fail_in_one_call_to_the_server_those_without_a_record_
     )
     assert names(raw, queue) == {f"record:{second.task}"}
     assert queue.inspect(first.task).record is None
+
+
+def test_an_attempt_that_fails_when_its_call_is_cancelled_is_told_once(queue: Queue) -> None:
+    def fail(lease: Lease, retry_ms: int) -> None:
+        failing = queue.operations.fail([lease], [retry_ms], [b"no"], records={0: b"1 0 5 9 f"})
+        queue.run(sending.answers(queue.talk, failing))
+
+    queue.put("a", "b")
+    first, second = queue.claim(2)
+    fail(first, -1)  # from now on the queue keeps records
+    queue.cancel(second.task, by="Ann")
+    fail(second, 5)
+    record = queue.inspect(second.task).record
+    assert record is not None
+    assert (record.how, record.error) == ("cancelled", "cancelled by Ann")
+    assert [(one.how, one.worker) for one in record.attempts] == [("cancelled", second.holder)]
+
+
+def test_a_full_server_keeps_no_record_of_an_attempt_that_fails(queue: Queue, raw: Any) -> None:
+    queue.put("a", "b")
+    errors, results = [b"no", b"expired: it was to begin at noon"], {1: Kept(b"no", 60_000)}
+    records = dict.fromkeys(range(2), b"1 0 5 9 f")
+    (call,) = queue.operations.fail(queue.claim(2), [5, -1], errors, results=results, records=records)
+    assert call.when_full is not None
+    queue.run(sending.answers(queue.talk, [call.when_full]))
+    assert names(raw, queue) == set()
 
 
 def test_the_list_of_ended_calls_is_short_and_a_full_server_keeps_no_record(queue: Queue, raw: Any) -> None:

@@ -138,6 +138,21 @@ def test_a_worker_that_was_frozen_after_it_had_asked_for_its_lease_asks_again(
     alarm.app.close()
 
 
+def test_the_lease_goes_on_while_it_is_put(queue: Queue, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    alarm, settled, left = Alarm(queue.name, url), Leases.settled, list[float]()
+    call = alarm.fails.delay()
+
+    def asked(self: Leases, sent: PendingCall, came: Any) -> None:
+        if sent.verb == "extend":
+            left.append((queue.inspect(call.id).lease_left or 0) / self.queue.timeout)
+        settled(self, sent, came)
+
+    monkeypatch.setattr(Leases, "settled", asked)
+    assert work(alarm.app).failed == 1
+    assert [0.5 < part <= 1 for part in left] == [True]
+    alarm.app.close()
+
+
 async def test_on_a_queue_over_shards_each_goes_to_the_shard_of_its_id(url: str, name: str) -> None:
     with ShardedQueue(name, url, shards=3) as queue:
         queue.run(queue.shards.make())

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
 from multiprocessing.connection import Pipe
@@ -25,7 +26,9 @@ from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.functions import App, BadFunction, CallCancelled, Calls, Context, Result, processes, running
+from timeoutq.functions.errors import NoProcess
 from timeoutq.words.errors import InvalidInput, WorkerBroken
+from timeoutq.worker import forks
 
 MODULE = "tests.rig.pool:app"
 
@@ -263,6 +266,59 @@ async def test_a_call_for_which_no_process_can_be_started_waits_for_one_and_no_a
     assert all(words in told[0] for words in ("echo()", "Too many open files", "raise `ulimit -n`"))
 
 
+@pytest.mark.parametrize("lacks", ["Pipe", "subprocess.Popen"])
+def test_a_process_that_cannot_be_started_leaves_nothing_open_and_is_told_of_its_function(
+    monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    pipes = list[Any]()
+
+    def made() -> Any:
+        pipes.extend(Pipe())
+        return pipes
+
+    def refuses(*_: object, **__: object) -> Any:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(processes, "Pipe", made)
+    monkeypatch.setattr(f"timeoutq.functions.processes.{lacks}", refuses)
+    hold = processes.Processes().hold(pool.echo.definition)
+    with pytest.raises(NoProcess, match=r"no pool process of echo\(\) can be started: .*unavailable") as caught:
+        hold.begin()
+    assert caught.value.function == "echo"
+    assert [one.closed for one in pipes] == [True] * len(pipes)
+    assert not hold.is_ready
+
+
+def crossed(error: BaseException) -> Any:
+    """Give what a worker makes of what a function has raised."""
+    said = processes._SAID.decode(processes._ENCODER.encode(processes.Said(raised=processes._raised(error))))
+    assert said.raised is not None
+    return processes._rebuilt(said.raised)
+
+
+class Last(ExceptionGroup[Exception]):
+    """A class that has no others below it."""
+
+    def __init_subclass__(cls) -> None:
+        raise TypeError("none below")
+
+
+def test_a_group_crosses_with_a_message_that_is_no_text_and_of_a_class_that_refuses_others() -> None:
+    for kind, of in ((ExceptionGroup, ExceptionGroup), (Last, ExceptionGroup)):
+        found = crossed(kind(os.fsdecode(b"no \xff"), [ValueError("one"), ExceptionGroup("more", [KeyError("two")])]))
+        assert isinstance(found, of)
+        assert (type(found).__name__, found.message) == (kind.__name__, "no \\udcff")
+        first, more = found.exceptions
+        assert (str(first), str(more.exceptions[0])) == ("one", "'two'")
+
+
+def test_a_worker_may_start_in_a_pool_process_once_the_module_of_the_function_is_there() -> None:
+    for module in ("tests.rig.pool", "tests.rig.nothing_of_this_name"):
+        with suppress(ModuleNotFoundError):
+            processes._import(module)
+        assert forks.importing == "", module
+
+
 def wrong() -> None: ...
 
 
@@ -320,6 +376,18 @@ def test_a_function_may_be_decorated_by_the_package_of_its_module(
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert import_module("inside").app.functions["f"].definition.place == ("inside.jobs", "a", "f")
+
+
+def test_a_function_is_not_decorated_by_a_module_whose_name_only_begins_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "alike_jobs.py").write_text("def f() -> None: ...\n")
+    (tmp_path / "alike.py").write_text(
+        "from timeoutq.functions import App\nimport alike_jobs\nApp('a').task(executor='process')(alike_jobs.f)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadFunction, match=r"importing alike_jobs, where it is written, does not make it a task"):
+        import_module("alike")
 
 
 def test_a_script_whose_import_starts_a_worker_is_told_to_guard_it(app: App, url: str, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from tests.rig.calling import failure
 from tests.rig.waiting import until
-from timeoutq import AsyncQueue, GiveUp, InvalidInput, Queue, Retry, Worker
+from timeoutq import AsyncQueue, GiveUp, InvalidInput, Lease, Queue, Retry, Worker
 from timeoutq.functions import App, Calls, Context, context
+from timeoutq.worker.leases import Leases
 
 
 async def burst(jobs: AsyncQueue, app: App, **settings: Any) -> Any:
@@ -119,6 +120,47 @@ async def test_a_note_of_the_last_moment_leaves_nothing_behind_the_end_of_its_ca
     assert result.wait(10) == 5
     left = [task for task in asyncio.all_tasks() if "Notes." in repr(task)]
     assert left == [], "a note that comes after the end of its call is not sent"
+
+
+def test_a_result_is_kept_to_the_last_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, done, kept = App("own"), Leases.done, list[int]()
+
+    @own.task(keep_result=1.001)  # 1000.9999999999999 ms
+    async def one() -> int:
+        return 1
+
+    def ended(self: Leases, key: int, lease: Lease, came: Any) -> None:
+        kept.append(came.kept.ms)
+        done(self, key, lease, came)
+
+    monkeypatch.setattr(Leases, "done", ended)
+    with own.test() as t:
+        one.delay()
+        t.run()
+    assert kept == [1001], "as that of an Ack"
+
+
+async def test_a_function_that_ends_all_the_same_when_its_call_is_cancelled_has_its_result_kept(
+    app: App, jobs: AsyncQueue
+) -> None:
+    begun = asyncio.Event()
+
+    @app.task(retry=[])
+    async def tidies() -> int:
+        try:
+            begun.set()
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return 5
+        return 6
+
+    call = tidies.delay()
+    working = asyncio.create_task(burst(jobs, app))
+    await begun.wait()
+    await jobs.cancel(call.id, "ann")
+    tally = await working
+    assert (tally.acked, tally.failed, await call) == (1, 0, 5)
+    await app.aclose()
 
 
 async def test_a_failure_is_kept_as_text_without_local_variables(app: App, jobs: AsyncQueue, queue: Queue) -> None:

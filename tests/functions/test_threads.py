@@ -15,6 +15,7 @@ import pytest
 from tests.rig.waiting import until
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.functions import App, BadFunction, CallExpired, CallFailed, CallNext, Calls, Context
+from timeoutq.verbs import sending
 
 
 @asynccontextmanager
@@ -137,6 +138,86 @@ async def test_a_def_that_waits_for_a_thread_goes_back_when_the_worker_is_to_sto
     assert (len(begun), ended, worker.tally.acked, worker.tally.released) == (1, ["waits"], 2, 3)
     assert (queue.stats().todos, queue.stats().counters.get("failed", 0)) == (3, 0)
     assert {lease.attempt for lease in queue.claim(9)} == {1}
+    await app.aclose()
+
+
+async def test_who_waits_for_a_thread_goes_back_at_once_and_who_has_one_may_end(
+    app: App, jobs: AsyncQueue, queue: Queue
+) -> None:
+    goes_on, begun = threading.Event(), list[int]()
+
+    @app.task(retry=[])
+    def hold(number: int) -> None:
+        begun.append(number)
+        goes_on.wait(30)
+
+    @app.task
+    async def other() -> None: ...
+
+    await app.aput([hold.call(number) for number in range(5)])
+    worker = Worker(jobs, Calls(app, threads=2), signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(worker.running) == 5 and len(begun) == 2)
+    worker.stop()
+    await until(lambda: worker.tally.released == 3)
+    assert (queue.stats().todos, queue.stats().in_progress, len(begun)) == (3, 2, 2)
+    goes_on.set()
+    await running
+    assert (worker.tally.acked, worker.tally.released, worker.tally.failed) == (2, 3, 0)
+    await app.aclose()
+
+
+async def test_the_record_of_a_def_that_waited_for_a_thread_begins_when_it_had_one(app: App, jobs: AsyncQueue) -> None:
+    goes_on, begun = threading.Event(), list[int]()
+
+    @app.task(keep_result=60)
+    def hold(number: int) -> int:
+        begun.append(number)
+        goes_on.wait(30)
+        return number
+
+    @app.task
+    async def other() -> None: ...
+
+    calls = await app.aput([hold.call(0), hold.call(1)])
+    async with working(Calls(app, threads=1), jobs) as worker:
+        await until(lambda: begun and len(worker.running) == 2)
+        await asyncio.sleep(1)
+        goes_on.set()
+        assert [await call for call in calls] == [0, 1]
+    records = [(await calls[number].ainfo()).record for number in begun]
+    first, second = (record.attempts[0].start for record in records if record is not None)
+    assert first is not None
+    assert second is not None
+    assert second - first > 0.9
+    await app.aclose()
+
+
+async def test_a_def_that_waits_for_a_thread_stays_when_a_suspect_comes(
+    app: App, jobs: AsyncQueue, queue: Queue
+) -> None:
+    goes_on, begun = threading.Event(), list[int]()
+
+    @app.task(retry=[])
+    def hold(number: int) -> None:
+        begun.append(number)
+        goes_on.wait(30)
+
+    @app.task
+    async def other() -> None: ...
+
+    suspect = hold.delay(0)
+    for _ in range(2):
+        queue.run(sending.answers(queue.talk, queue.operations.crash(queue.claim(1), "killed")))
+    (lease,) = queue.claim(1)
+    await app.aput([hold.call(1), hold.call(2)])
+    async with working(Calls(app, threads=1), jobs) as worker:
+        await until(lambda: begun and len(worker.running) == 2)
+        queue.release(lease)
+        await until(lambda: suspect.id in [lease.task for lease in worker.held.values()])
+        goes_on.set()
+        await until(lambda: worker.tally.acked == 3)
+    assert (sorted(begun[:2]), begun[2:], worker.tally.released) == ([1, 2], [0], 0)
     await app.aclose()
 
 

@@ -112,6 +112,15 @@ def test_a_scheduled_task_says_when_it_is_due(fake: FakeQueue) -> None:
     fake.resume()
 
 
+def test_a_task_that_is_tried_again_says_when_and_why(fake: FakeQueue) -> None:
+    failing = fake.operations.fail([hold(fake, A)], [90_000], [b"ValueError: bad page"])
+    fake.run(sending.answers(fake.talk, failing))
+    expect(fake, A, "due", "in 90.0 s, for attempt 2 after: ValueError: bad page")
+    fake.pause()
+    expect(fake, A, "due", "for attempt 2 after: ValueError: bad page; the queue is paused")
+    fake.resume()
+
+
 def test_a_ready_task_says_how_many_are_ready_beside_it(fake: FakeQueue) -> None:
     fake.put(f"task {n}" for n in range(1235))
     work(fake)

@@ -54,6 +54,14 @@ def test_failures_that_need_several_calls_go_each_with_its_own_lease() -> None:
     assert len(first.leases) == BATCH
 
 
+def test_an_attempt_that_failed_is_owed_while_it_is_asked_whether_its_lease_is_held() -> None:
+    ends, one = Ends(AsyncQueue("q").talk, 100), lease("a")
+    ends.extend(AckOfFound(one, TaskList(), failure=Failure(one, -1, b"no", b"")), 60_000)
+    assert (ends.leases("fail"), ends.leases("ack", "release"), ends.leases(), len(ends)) == ([one], [], [one], 1)
+    (call,) = ends.take()
+    assert (call.verb, call.leases, len(ends)) == ("extend", [one], 0)
+
+
 def found_by(task: str, number: int, tasks: int) -> AckOfFound:
     return AckOfFound(lease(task, number), arguments.tasks(([f"{task}/{i}" for i in range(tasks)],)))
 

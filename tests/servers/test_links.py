@@ -195,7 +195,7 @@ async def test_what_is_sent_while_a_flush_is_under_way_travels_together_and_each
     link = AsyncLink(Server(url, None, 5.0))
     lists: list[list[Command]] = [[("ECHO", str(i)), ("INCRBY", "sum", i)] for i in range(50)]
     lists[7].insert(1, ("NO", "COMMAND"))
-    found = await many(link, *lists)
+    _, *found = await many(link, [("PING",)], *lists)  # the first flush may arrive behind the other
     assert connections(raw) == 2, "one for the first flush, and one for all others"
     assert isinstance(found[7].pop(1), redis.ResponseError), "an error of the server is a reply like others"
     assert [echo for echo, _ in found] == [str(i).encode() for i in range(50)]
@@ -204,11 +204,19 @@ async def test_what_is_sent_while_a_flush_is_under_way_travels_together_and_each
 
 
 @pytest.mark.parametrize(
-    "heavy", [("ECHO", "x" * 5_000), ("MGET", *map(str, range(50))), ("WAIT", 0, 10)], ids=["bytes", "words", "a wait"]
+    "heavy",
+    [
+        [("ECHO", "x" * 5_000)],
+        [("ECHO", b"x" * 5_000)],
+        [("ECHO", "x" * 2_500), ("ECHO", b"x" * 2_500)],
+        [("MGET", *map(str, range(50)))],
+        [("WAIT", 0, 10)],
+    ],
+    ids=["text", "bytes", "several", "words", "a wait"],
 )
-async def test_nobody_waits_for_heavy_commands_of_others(url: str, raw: redis.Redis, heavy: Command) -> None:
+async def test_nobody_waits_for_heavy_commands_of_others(url: str, raw: redis.Redis, heavy: list[Command]) -> None:
     link = AsyncLink(Server(url, None, 5.0))
-    found = await many(link, [("PING",)], [("PING",)], [heavy], [("PING",)])
+    found = await many(link, [("PING",)], [("PING",)], heavy, [("PING",)])
     assert (connections(raw), [found[at][0] for at in (0, 1, 3)]) == (3, [True] * 3)
     await link.close()
 
@@ -239,6 +247,32 @@ async def test_a_network_that_fails_fails_each_call_and_the_next_one_works(url: 
     found = await many(link, [("PING",)], [("BLPOP", "a server that hangs", 10)], [("PING",)])
     assert [type(one) for one in found] == [list, redis.TimeoutError, redis.TimeoutError]
     assert await many(link, [("PING",)], [("PING",)]) == [[True], [True]]
+    await link.close()
+
+
+async def test_behind_a_flush_that_failed_the_next_call_departs_at_once(url: str, raw: Any) -> None:
+    link = AsyncLink(Server(url, None, 1.0))
+    (found,) = await many(link, [("BLPOP", "a server that hangs", 10)])
+    assert type(found) is redis.TimeoutError
+    call = asyncio.create_task(link.send([("PING",)]))
+    await asyncio.sleep(0)
+    assert link._flushes == 1, "none but its own"
+    assert await call == [True]
+    assert link._flushes == 0
+    await link.close()
+
+
+async def test_a_call_that_is_cancelled_on_its_way_leaves_the_others_their_replies(url: str, raw: Any) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    calls = [asyncio.create_task(link.send([("INCRBY", "sum", 10**i)])) for i in range(4)]
+    while not link._tasks or link._waiting:  # until those behind the first one have departed
+        await asyncio.sleep(0)
+    assert not any(call.done() for call in calls[1:])
+    calls[1].cancel()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*calls, return_exceptions=True)
+    assert [call.cancelled() for call in calls] == [False, True, False, False]
+    assert raw.get("sum") == "1111"
     await link.close()
 
 
