@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.rig.waiting import until
-from timeoutq import AsyncQueue, Queue, Worker
+from timeoutq import AsyncQueue, Lease, Queue, Worker
 from timeoutq.functions import App, BadFunction, CallExpired, CallFailed, CallNext, Calls, Context
 from timeoutq.verbs import sending
+from timeoutq.worker.served import Place
 
 
 @asynccontextmanager
@@ -164,6 +165,32 @@ async def test_who_waits_for_a_thread_goes_back_at_once_and_who_has_one_may_end(
     goes_on.set()
     await running
     assert (worker.tally.acked, worker.tally.released, worker.tally.failed) == (2, 3, 0)
+    await app.aclose()
+
+
+async def test_a_def_whose_turn_comes_when_the_worker_is_to_stop_goes_back_and_leaves_its_thread_free(
+    app: App, jobs: AsyncQueue, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, turns, turn = list[int](), list[asyncio.Semaphore](), Place.turn
+    worker = Worker(jobs, Calls(app, threads=1), signals=False)
+
+    async def stopped(self: Place, lease: Lease, free: asyncio.Semaphore) -> None:
+        turns.append(free)
+        worker.stop()  # and a thread is free
+        await turn(self, lease, free)
+
+    monkeypatch.setattr(Place, "turn", stopped)
+
+    @app.task(retry=[])
+    def hold(number: int) -> None:
+        begun.append(number)
+
+    call = await hold.adelay(1)
+    async with asyncio.timeout(30):
+        tally = await worker.run()
+    assert (begun, tally.acked, tally.released, tally.failed) == ([], 0, 1, 0)
+    assert [free.locked() for free in turns] == [False]
+    assert list(queue.states(call.id)) == ["todos"]
     await app.aclose()
 
 
