@@ -242,6 +242,33 @@ async def test_a_call_that_is_cancelled_before_it_departs_is_not_sent(url: str, 
     await link.close()
 
 
+async def test_when_nobody_waits_any_more_the_server_does_not_carry_it_out_later(url: str, raw: Any) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    await link.send([("PING",)])
+    raw.client_pause(20_000, all=False)  # no write is carried out meanwhile
+    calls = [asyncio.create_task(link.send([("INCRBY", "sum", 10**i)])) for i in range(3)]
+    await asyncio.to_thread(wait_until, lambda: connections(raw) == 2)  # one for the first, one for the others
+    for call in calls[1:]:
+        call.cancel()
+    await asyncio.wait(calls[1:])
+    await asyncio.to_thread(wait_until, lambda: connections(raw) == 1)
+    raw.client_unpause()
+    await calls[0]
+    assert await many(link, [("GET", "sum")], [("PING",)]) == [[b"1"], [True]]
+    await link.close()
+
+
+async def test_calls_go_on_behind_others_that_were_all_cancelled_before_they_departed(url: str) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    calls = [asyncio.create_task(link.send([("PING",)])) for _ in range(3)]
+    await asyncio.sleep(0)
+    for call in calls[1:]:
+        call.cancel()
+    await asyncio.wait(calls)
+    assert await many(link, [("PING",)], [("PING",)], [("PING",)]) == [[True]] * 3
+    await link.close()
+
+
 async def test_a_network_that_fails_fails_each_call_and_the_next_one_works(url: str) -> None:
     link = AsyncLink(Server(url, None, 1.0))
     found = await many(link, [("PING",)], [("BLPOP", "a server that hangs", 10)], [("PING",)])
@@ -265,7 +292,7 @@ async def test_behind_a_flush_that_failed_the_next_call_departs_at_once(url: str
 async def test_a_call_that_is_cancelled_on_its_way_leaves_the_others_their_replies(url: str, raw: Any) -> None:
     link = AsyncLink(Server(url, None, 5.0))
     calls = [asyncio.create_task(link.send([("INCRBY", "sum", 10**i)])) for i in range(4)]
-    while not link._tasks or link._waiting:  # until those behind the first one have departed
+    while not link._tasks or link._departing:  # until those behind the first one have departed
         await asyncio.sleep(0)
     assert not any(call.done() for call in calls[1:])
     calls[1].cancel()

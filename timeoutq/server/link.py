@@ -254,6 +254,8 @@ class AsyncLink(_Link[AsyncConnection]):
         super().__init__(server)
         self._flushes = 0  # how many are under way
         self._waiting: list[tuple[Sequence[Command], asyncio.Future[list[Any]]]] = []
+        """What departs in the next turn of the loop."""
+        self._departing: asyncio.Task[None] | None = None  # what sends it
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
@@ -261,13 +263,22 @@ class AsyncLink(_Link[AsyncConnection]):
         if not (self._flushes and self._shares and _is_light(commands)):
             return await self._flush(commands)
         loop = asyncio.get_running_loop()
-        if not self._waiting:
-            task = loop.create_task(self._flush_all())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if self._departing is None:
+            self._waiting = []
+            self._departing = loop.create_task(self._depart(self._waiting))
+            self._tasks.add(self._departing)
+            self._departing.add_done_callback(self._tasks.discard)
+        waiting, task = self._waiting, self._departing
         replies: asyncio.Future[list[Any]] = loop.create_future()
-        self._waiting.append((commands, replies))
-        return await replies
+        waiting.append((commands, replies))
+        try:
+            return await replies
+        except asyncio.CancelledError:
+            if all(other.done() for _, other in waiting):
+                # nobody waits any more, and the server is not to carry the commands out much later
+                task.cancel()
+                self._departing = None if self._departing is task else self._departing
+            raise
 
     async def _flush(self, commands: Sequence[Command]) -> list[Any]:
         self._flushes += 1
@@ -283,9 +294,9 @@ class AsyncLink(_Link[AsyncConnection]):
         self._settle(found, commands, replies)
         return replies
 
-    async def _flush_all(self) -> None:
-        waiting = [one for one in self._waiting if not one[1].done()]  # without those that were cancelled
-        self._waiting = []
+    async def _depart(self, given: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
+        self._departing = None
+        waiting = [one for one in given if not one[1].done()]  # without those that were cancelled
         parts = [commands for commands, _ in waiting]
         try:
             found = parted(parts, await self._flush(joined(parts))) if parts else []
