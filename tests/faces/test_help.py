@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import pytest
 from typer.main import get_command
 
 from tests.rig.command import Say, say, server
+from tests.rig.processes import run_example
 from tests.rig.terminal import on_a_terminal
 from timeoutq import Queue
 from timeoutq.cli import app
@@ -55,16 +55,7 @@ EXAMPLES = [
 def test_the_examples_run(code: str, url: str, tmp_path: Path) -> None:
     path = tmp_path / "example.py"
     path.write_text(code, "utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(path)],
-        env={"TIMEOUTQ_URL": url, "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(p for p in sys.path if p)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
+    run_example([str(path)], url, tmp_path, [place for place in sys.path if place])
 
 
 EXTRAS = {

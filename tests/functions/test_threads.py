@@ -30,6 +30,21 @@ async def working(calls: Calls, jobs: AsyncQueue) -> AsyncIterator[Worker]:
         await running
 
 
+def holding(app: App) -> tuple[Any, threading.Event, list[int]]:
+    """Give a def that waits, what lets it go on, and the numbers with which it has begun; the app is a mixed one."""
+    goes_on, begun = threading.Event(), list[int]()
+
+    @app.task(retry=[])
+    def hold(number: int) -> None:
+        begun.append(number)
+        goes_on.wait(30)
+
+    @app.task
+    async def other() -> None: ...
+
+    return hold, goes_on, begun
+
+
 async def test_a_worker_of_functions_that_are_a_def_claims_no_more_than_it_has_threads_for(
     app: App, jobs: AsyncQueue, queue: Queue
 ) -> None:
@@ -92,16 +107,7 @@ async def test_the_time_of_a_def_counts_from_when_it_has_a_thread_and_an_async_d
 
 
 async def test_a_def_that_waits_for_a_thread_can_be_cancelled(app: App, jobs: AsyncQueue, queue: Queue) -> None:
-    goes_on, begun = threading.Event(), list[int]()
-
-    @app.task(retry=[])
-    def hold(number: int) -> None:
-        begun.append(number)
-        goes_on.wait(30)
-
-    @app.task
-    async def other() -> None: ...
-
+    hold, goes_on, begun = holding(app)
     first, second = await app.aput([hold.call(1), hold.call(2)])
     async with working(Calls(app, threads=1), jobs) as worker:
         await until(lambda: begun and len(worker.running) == 2)
@@ -145,16 +151,7 @@ async def test_a_def_that_waits_for_a_thread_goes_back_when_the_worker_is_to_sto
 async def test_who_waits_for_a_thread_goes_back_at_once_and_who_has_one_may_end(
     app: App, jobs: AsyncQueue, queue: Queue
 ) -> None:
-    goes_on, begun = threading.Event(), list[int]()
-
-    @app.task(retry=[])
-    def hold(number: int) -> None:
-        begun.append(number)
-        goes_on.wait(30)
-
-    @app.task
-    async def other() -> None: ...
-
+    hold, goes_on, begun = holding(app)
     await app.aput([hold.call(number) for number in range(5)])
     worker = Worker(jobs, Calls(app, threads=2), signals=False)
     running = asyncio.create_task(worker.run())
@@ -223,16 +220,7 @@ async def test_the_record_of_a_def_that_waited_for_a_thread_begins_when_it_had_o
 async def test_a_def_that_waits_for_a_thread_stays_when_a_suspect_comes(
     app: App, jobs: AsyncQueue, queue: Queue
 ) -> None:
-    goes_on, begun = threading.Event(), list[int]()
-
-    @app.task(retry=[])
-    def hold(number: int) -> None:
-        begun.append(number)
-        goes_on.wait(30)
-
-    @app.task
-    async def other() -> None: ...
-
+    hold, goes_on, begun = holding(app)
     suspect = hold.delay(0)
     for _ in range(2):
         queue.run(sending.answers(queue.talk, queue.operations.crash(queue.claim(1), "killed")))

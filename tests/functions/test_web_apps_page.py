@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.rig.house import ROOT
+from tests.rig.processes import run_example
 from timeoutq.cli.about import pages
 
 FIRST, FASTAPI, FLASK, _ = re.split(r"^## ", pages()["web-apps"], flags=re.MULTILINE)
@@ -95,16 +94,7 @@ def test_the_project_runs(url: str, tmp_path: Path, section: str, code: str) -> 
         (tmp_path / name).write_text(text, "utf-8")
     # Starlette's test client says so: a new one wants httpx2, which needs a newer httpcore than ours
     said = ["-W", "ignore:Using `httpx` with `starlette.testclient` is deprecated", "-W", "ignore::DeprecationWarning"]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *said, "-c", code],
-        env={"TIMEOUTQ_URL": url, "PATH": "/usr/bin:/bin", "PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
+    run_example([*said, "-c", code], url, tmp_path, [tmp_path, ROOT])
 
 
 def test_every_example_of_the_page_is_a_file_of_a_project() -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -102,3 +102,13 @@ def url(server: EmbeddedServer) -> str:
 def run(url: str, tmp_path: Path) -> Iterator[Processes]:
     with processes(url, tmp_path) as started:
         yield started
+
+
+def run_example(words: Sequence[str], url: str, folder: Path, path: Sequence[str | Path]) -> None:
+    """Run Python with these words in a folder, as somebody who tries an example: warnings are errors."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *words],
+        env={"TIMEOUTQ_URL": url, "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(map(str, path))},
+        capture_output=True, text=True, timeout=60, check=False, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

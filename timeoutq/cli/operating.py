@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 100  # of at most this many retried tasks, `retry` looks whether their hosts are banned
 PART = 500  # how many failed tasks of a kind are moved between two looks at how far the command is
-LEFT_OUT = ("cancelled", "expired")  # kinds of failures that come back only if somebody says so
 
 ManyIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")]
 Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
@@ -222,8 +221,10 @@ def failures(
         out.rows(("task", "at", "error"), ((one.task, iso(one.at), one.error) for one in page))
         met = len(page)
     elif retry is not None:
+        from timeoutq.verbs.flows import LEFT  # most commands need no flows
+
         known = _kind(queue, retry)
-        if known is not None and known.text in LEFT_OUT:
+        if known is not None and known.text in LEFT:
             sure(f"Retry {counted(known.count, 'task')} of queue {name}, of the kind {known.text}?", yes)
         met = _move(queue.failures.retry, "retried", retry, out)
     elif forget is not None:

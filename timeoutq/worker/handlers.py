@@ -83,8 +83,7 @@ class AckOfValue(NamedTuple):
     keep_ms: int | None  # for how long done keeps the id; 0: not at all, None: as the queue says
 
 
-USUAL = (type(None), AckOfValue)
-"""The classes of ends that need no look at what goes with them."""
+USUAL = (type(None), AckOfValue)  # the classes of ends that need no look at what goes with them
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class Leases:
         self.runs += 1
         ends = self.shards[0] if len(self.shards) == 1 else self.ends_of(lease)
         if type(came) is AckOfValue:
-            ends.kept.append(AckOfResult(lease, came.kept, came.keep_ms, self._record(lease)))
+            ends.kept.append(self._ack_of_value(lease, came))
         else:
             (ends.acks if came is None else ends.bare).append(lease)
         self.wake()
@@ -201,7 +201,7 @@ class Leases:
         elif isinstance(came, AckOfFound):
             self._give(came)
         elif isinstance(came, AckOfValue):
-            self.ends_of(lease).kept.append(AckOfResult(lease, came.kept, came.keep_ms, self._record(lease)))
+            self.ends_of(lease).kept.append(self._ack_of_value(lease, came))
         elif isinstance(came, Ack):
             self._give(self._ack_of(lease, came))
         elif isinstance(came, Release):
@@ -270,6 +270,9 @@ class Leases:
         finally:
             if tries:
                 self.untaken = {key: why for key, why in self.untaken.items() if key != lease.key}
+
+    def _ack_of_value(self, lease: Lease, came: AckOfValue) -> AckOfResult:
+        return AckOfResult(lease, came.kept, came.keep_ms, self._record(lease))
 
     def _ack_of(self, lease: Lease, result: Ack) -> AckOfFound:
         again_ms, payload = arguments.again(result.again_in, result.payload, lease.task)
