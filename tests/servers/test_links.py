@@ -436,9 +436,15 @@ def test_tls_files_of_a_client_that_cannot_be_used_are_named_at_once() -> None:
 # ---- a heavy command on a link that leaps
 
 
+PING = b"*1\r\n$4\r\nPING\r\n"
+
+
 @pytest.fixture
 def slow_reader() -> Iterator[tuple[str, threading.Event]]:
-    """Give the URL of a server that reads 64 KiB each 0.3 s until it is told to hurry; then it answers OK."""
+    """Give the URL of a server that reads 64 KiB each 0.3 s until it is told to hurry.
+
+    It answers a PING at once, and the end of a heavy command with OK.
+    """
     hurry, listener = threading.Event(), socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     listener.bind(("127.0.0.1", 0))
@@ -449,6 +455,8 @@ def slow_reader() -> Iterator[tuple[str, threading.Event]]:
             tail = b""
             while data := peer.recv(65536):
                 tail = (tail + data)[-5:]
+                if data.startswith(PING):
+                    peer.sendall(b"+PONG\r\n")
                 if tail == b"end\r\n":
                     peer.sendall(b"+OK\r\n")
                 hurry.wait(0.3)
@@ -471,6 +479,15 @@ def test_a_heavy_command_is_sent_as_long_as_pieces_of_it_get_through(
     assert sent(where, face) == [True]
 
 
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_the_reply_to_a_light_command_does_not_shorten_the_time_of_a_heavy_one_behind_it(
+    slow_reader: tuple[str, threading.Event], face: str
+) -> None:
+    where, hurry = slow_reader
+    threading.Timer(1.5, hurry.set).start()
+    assert sent(where, face, ("PING",)) == [True, True]
+
+
 @pytest.mark.breaking
 @pytest.mark.parametrize("face", ["sync", "async"])
 def test_a_heavy_command_of_which_nothing_more_gets_through_says_that_it_could_not_be_written(face: str) -> None:
@@ -481,9 +498,9 @@ def test_a_heavy_command_of_which_nothing_more_gets_through_says_that_it_could_n
         assert 3 < time.monotonic() - began < 6
 
 
-def sent(where: str, face: str) -> list[Any]:
-    """Send 8 MB on a new link of one face, whose patience is 0.3 s; give the replies."""
-    heavy = [("SET", "heavy", b"x" * 8_000_000 + b"end")]
+def sent(where: str, face: str, *before: Command) -> list[Any]:
+    """Send commands and 8 MB on a new link of one face, whose patience is 0.3 s; give the replies."""
+    heavy = [*before, ("SET", "heavy", b"x" * 8_000_000 + b"end")]
     server = Server(where, None, 1.0)
     if face == "sync":
         link = Link(server)

@@ -82,6 +82,12 @@ def _pieces(packed: bytes, plug: Any) -> Iterator[memoryview]:
     return (whole[at : at + SLICE] for at in range(0, len(whole), SLICE))
 
 
+def _between(packed: bytes, patience: float) -> float:
+    """Give the seconds after one reply within which more of the replies must come."""
+    # the reply to a light command may come while a heavy one behind it is still on its way to the server
+    return patience if len(packed) <= SLICE else patience + LEAP
+
+
 def await_bell(key: str, seconds: float) -> Command:
     """Give the command that waits for a stroke of the bell."""
     return ("BLPOP", key, f"{max(0.001, seconds):.3f}")
@@ -123,7 +129,7 @@ class _Replies:
         self._held = 0
 
     def expect(self, count: int, patience: float) -> None:
-        """Expect so many replies."""
+        """Expect so many replies; `patience` is for each that comes behind another."""
         self.found, self._count, self._patience = [], count, patience
 
     def wait(self, now: float, seconds: float) -> None:
@@ -217,7 +223,7 @@ class Connection:
         The first command waits for so many seconds. After an error of the network, this connection is of no more use.
         """
         packed = _pack(commands)
-        self._replies.expect(len(commands), patience)
+        self._replies.expect(len(commands), _between(packed, patience))
         seconds = patience + waits
         try:
             if len(packed) <= SLICE:
@@ -345,7 +351,7 @@ class AsyncConnection(asyncio.Protocol):
         # replies may come before everything is sent: a call may be refused by its first bytes
         waiter = self._waiter = self._loop.create_future()
         self._asked = self._loop.time()
-        self._replies.expect(len(commands), patience)
+        self._replies.expect(len(commands), _between(packed, patience))
         self._replies.wait(self._asked, patience + waits)
         if self._ended.done():
             self._fail(redis.ConnectionError("Connection closed by server."))
