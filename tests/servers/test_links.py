@@ -177,6 +177,132 @@ async def test_waits_for_the_bell_begin_again_when_a_call_succeeds_after_one_tha
     await link.close()
 
 
+# ---- calls of one event loop that travel together
+
+
+async def many(link: AsyncLink, *lists: list[Command]) -> Any:
+    """Send lists of commands in one turn of the loop; give the replies of each, or its error."""
+    return await asyncio.gather(*(link.send(commands) for commands in lists), return_exceptions=True)
+
+
+def connections(raw: Any) -> int:
+    return len(raw.client_list(_type="normal")) - 1
+
+
+async def test_what_is_sent_while_a_flush_is_under_way_travels_together_and_each_gets_its_own_replies(
+    url: str, raw: redis.Redis
+) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    lists: list[list[Command]] = [[("ECHO", str(i)), ("INCRBY", "sum", i)] for i in range(50)]
+    lists[7].insert(1, ("NO", "COMMAND"))
+    _, *found = await many(link, [("PING",)], *lists)  # the first flush may arrive behind the other
+    assert connections(raw) == 2, "one for the first flush, and one for all others"
+    assert isinstance(found[7].pop(1), redis.ResponseError), "an error of the server is a reply like others"
+    assert [echo for echo, _ in found] == [str(i).encode() for i in range(50)]
+    assert [total for _, total in found] == [sum(range(i + 1)) for i in range(50)]
+    await link.close()
+
+
+@pytest.mark.parametrize(
+    "heavy",
+    [
+        [("ECHO", "x" * 5_000)],
+        [("ECHO", b"x" * 5_000)],
+        [("ECHO", "x" * 2_500), ("ECHO", b"x" * 2_500)],
+        [("MGET", *map(str, range(50)))],
+        [("WAIT", 0, 10)],
+    ],
+    ids=["text", "bytes", "several", "words", "a wait"],
+)
+async def test_nobody_waits_for_heavy_commands_of_others(url: str, raw: redis.Redis, heavy: list[Command]) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    found = await many(link, [("PING",)], [("PING",)], heavy, [("PING",)])
+    assert (connections(raw), [found[at][0] for at in (0, 1, 3)]) == (3, [True] * 3)
+    await link.close()
+
+
+async def test_a_call_with_a_shorter_deadline_waits_for_no_other(url: str, raw: redis.Redis) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    first = asyncio.create_task(link.send([("PING",)]))
+    await asyncio.sleep(0)  # it is under way
+    found = await asyncio.gather(first, *(link.within(1.0).send([("PING",)]) for _ in range(3)))
+    assert (connections(raw), found) == (4, [[True]] * 4)
+    await link.close()
+
+
+async def test_a_call_that_is_cancelled_before_it_departs_is_not_sent(url: str, raw: Any) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    calls = [asyncio.create_task(link.send([("INCRBY", "sum", 10**i)])) for i in range(4)]
+    await asyncio.sleep(0)  # the first one is under way, and the others wait for the next turn
+    calls[2].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calls[2]
+    await asyncio.gather(calls[0], calls[1], calls[3])
+    assert raw.get("sum") == "1011"
+    await link.close()
+
+
+async def test_when_nobody_waits_any_more_the_server_does_not_carry_it_out_later(url: str, raw: Any) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    await link.send([("PING",)])
+    raw.client_pause(20_000, all=False)  # no write is carried out meanwhile
+    calls = [asyncio.create_task(link.send([("INCRBY", "sum", 10**i)])) for i in range(3)]
+    await asyncio.to_thread(wait_until, lambda: connections(raw) == 2)  # one for the first, one for the others
+    for call in calls[1:]:
+        call.cancel()
+    await asyncio.wait(calls[1:])
+    await asyncio.to_thread(wait_until, lambda: connections(raw) == 1)
+    raw.client_unpause()
+    await calls[0]
+    assert await many(link, [("GET", "sum")], [("PING",)]) == [[b"1"], [True]]
+    await link.close()
+
+
+async def test_calls_go_on_behind_others_that_were_all_cancelled_before_they_departed(url: str) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    calls = [asyncio.create_task(link.send([("PING",)])) for _ in range(3)]
+    await asyncio.sleep(0)
+    for call in calls[1:]:
+        call.cancel()
+    await asyncio.wait(calls)
+    assert await many(link, [("PING",)], [("PING",)], [("PING",)]) == [[True]] * 3
+    await link.close()
+
+
+async def test_a_network_that_fails_fails_each_call_and_the_next_one_works(url: str) -> None:
+    link = AsyncLink(Server(url, None, 1.0))
+    found = await many(link, [("PING",)], [("BLPOP", "a server that hangs", 10)], [("PING",)])
+    assert [type(one) for one in found] == [list, redis.TimeoutError, redis.TimeoutError]
+    assert await many(link, [("PING",)], [("PING",)]) == [[True], [True]]
+    await link.close()
+
+
+async def test_behind_a_flush_that_failed_the_next_call_departs_at_once(url: str, raw: Any) -> None:
+    link = AsyncLink(Server(url, None, 1.0))
+    (found,) = await many(link, [("BLPOP", "a server that hangs", 10)])
+    assert type(found) is redis.TimeoutError
+    call = asyncio.create_task(link.send([("PING",)]))
+    await asyncio.sleep(0)
+    assert link._flushes == 1, "none but its own"
+    assert await call == [True]
+    assert link._flushes == 0
+    await link.close()
+
+
+async def test_a_call_that_is_cancelled_on_its_way_leaves_the_others_their_replies(url: str, raw: Any) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    calls = [asyncio.create_task(link.send([("INCRBY", "sum", 10**i)])) for i in range(4)]
+    while not link._tasks or link._departing:  # until those behind the first one have departed
+        await asyncio.sleep(0)
+    assert not any(call.done() for call in calls[1:])
+    calls[1].cancel()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*calls, return_exceptions=True)
+    assert [call.cancelled() for call in calls] == [False, True, False, False]
+    assert raw.get("sum") == "1111"
+    await link.close()
+
+
 # ---- kept connections
 
 

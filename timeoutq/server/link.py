@@ -91,6 +91,7 @@ class _Link(Generic[C]):
         self._heard: set[C] = set()  # those on which somebody does
         self._all: set[C] = set()
         self._has_failed = False
+        self._shares = True
 
     @property
     def _patience(self) -> float:
@@ -101,7 +102,7 @@ class _Link(Generic[C]):
         if seconds is None or seconds >= self.server.deadline:
             return self
         found = copy.copy(self)  # the connections are the same
-        found.server = self.server.within(seconds)
+        found.server, found._shares = self.server.within(seconds), False
         return found
 
     def _reused(self, free: list[C]) -> C | None:
@@ -230,21 +231,85 @@ class Link(_Link[Connection]):
         at_once(self.closed())
 
 
+def _is_light(commands: Sequence[Command]) -> bool:
+    """Say whether others may wait for the replies to these commands, too."""
+    size = 0
+    for command in commands:
+        if len(command) > 40 or command[0] == "WAIT":
+            return False
+        size += sum(len(word) for word in command if isinstance(word, str | bytes))
+    return size <= 4096
+
+
 class AsyncLink(_Link[AsyncConnection]):
-    """The same link for asyncio; used by one event loop."""
+    """The same link for asyncio; used by one event loop.
+
+    A flush costs the event loop and the kernel more than a few commands cost the server. So while one is under way, all
+    light commands that are sent in one turn of the loop travel together.
+    """
 
     _kind, _borrowed = AsyncConnection, AsyncMemoryConnection
 
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self._flushes = 0  # how many are under way
+        self._waiting: list[tuple[Sequence[Command], asyncio.Future[list[Any]]]] = []
+        """What departs in the next turn of the loop."""
+        self._departing: asyncio.Task[None] | None = None  # what sends it
+        self._tasks: set[asyncio.Task[None]] = set()
+
     async def send(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one flush, as `Link.send` does."""
-        found = self._reused(self._free) or await self._opened()
+        """Send commands in one flush, as `Link.send` does; it may carry commands of others, too."""
+        if not (self._flushes and self._shares and _is_light(commands)):
+            return await self._flush(commands)
+        loop = asyncio.get_running_loop()
+        if self._departing is None:
+            self._waiting = []
+            self._departing = loop.create_task(self._depart(self._waiting))
+            self._tasks.add(self._departing)
+            self._departing.add_done_callback(self._tasks.discard)
+        waiting, task = self._waiting, self._departing
+        replies: asyncio.Future[list[Any]] = loop.create_future()
+        waiting.append((commands, replies))
         try:
-            replies = await found.exchange(commands, self._patience)
-        except BaseException as error:
-            self._fail(found, error)
+            return await replies
+        except asyncio.CancelledError:
+            if all(other.done() for _, other in waiting):
+                # nobody waits any more, and the server is not to carry the commands out much later
+                task.cancel()
+                self._departing = None if self._departing is task else self._departing
             raise
+
+    async def _flush(self, commands: Sequence[Command]) -> list[Any]:
+        self._flushes += 1
+        try:
+            found = self._reused(self._free) or await self._opened()
+            try:
+                replies = await found.exchange(commands, self._patience)
+            except BaseException as error:
+                self._fail(found, error)
+                raise
+        finally:
+            self._flushes -= 1
         self._settle(found, commands, replies)
         return replies
+
+    async def _depart(self, given: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
+        self._departing = None
+        waiting = [one for one in given if not one[1].done()]  # without those that were cancelled
+        parts = [commands for commands, _ in waiting]
+        try:
+            found = parted(parts, await self._flush(joined(parts))) if parts else []
+        except BaseException as error:
+            for _, replies in waiting:
+                if not replies.done():
+                    replies.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for (_, replies), answer in zip(waiting, found, strict=True):
+                if not replies.done():
+                    replies.set_result(answer)
 
     async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
         """Wait for a stroke of the bell, at most `seconds`, as `Link.wait_bell` does."""
@@ -329,7 +394,10 @@ class AsyncLinks(_Links[AsyncLink]):
         """Send lists of commands, each to its node, to all nodes at the same time; see `Links.send_all`."""
         answers: list[Any] = [None] * len(parts)
         flushes = [self._send(link, of, parts, answers) for link, of in self._by_link(places, within)]
-        await asyncio.gather(*flushes)
+        if len(flushes) == 1:
+            await flushes[0]
+        else:
+            await asyncio.gather(*flushes)
         return answers
 
     async def close(self) -> None:
