@@ -200,7 +200,7 @@ def _says_ticks(payload: _Payload) -> bool:
 def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
     """Give the payload of a call, at most 256 KiB. Raises `CallTooLarge`."""
     a, k = letter.arguments
-    parts = [_begin(letter.function), b',"a":', a, b',"k":', k]
+    parts = [opening_of(letter.function), b',"a":', a, b',"k":', k]
     if secrets or letter.then or letter.trace or letter.options is not NO_OPTIONS:
         o, t = _ENCODER.encode(letter.options), _ENCODER.encode(letter.then)
         parts += [b',"o":', o] * (o != b"{}") + [b',"t":', t] * (t != b"[]")
@@ -222,8 +222,23 @@ def seal(letter: Letter, queue: str, id: bytes, secrets: Secrets) -> bytes:
 
 
 @lru_cache(maxsize=1_000)
-def _begin(function: str) -> bytes:
+def opening_of(function: str) -> bytes:
+    """Give how the payload of each call of this function begins."""
     return b'{"v":1,"f":' + _ENCODER.encode(function)
+
+
+def usual_parts(payload: object) -> tuple[bytes, bytes, int | None]:
+    """Cut a payload as `seal` writes most of them: how it begins, the JSON of arguments by name, when it was put.
+
+    In any other payload, the first part is not how one begins, or the second is no JSON.
+    """
+    if type(payload) is not bytes or len(payload) > LIMIT:
+        return b"", b"", None
+    begins, _, rest = payload.partition(b',"a":[],"k":')
+    arguments, mark, put = rest[:-1].rpartition(b',"c":')
+    if mark and put.isdigit():
+        return begins, arguments, int(put)
+    return begins, rest[:-1], None
 
 
 def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:

@@ -164,7 +164,9 @@ class CallRunner:
     async def run(self, lease: Lease) -> Result | AckAfter | AckOfValue | Expired:
         """Run one call: the whole way of a task, from its payload to its end."""
         try:
-            opened = self._app.open(lease.payload, self._queue, raw(lease.task))
+            opened = self._app.open_usual(lease.payload)
+            if opened is None:
+                opened = self._app.open(lease.payload, self._queue, raw(lease.task))
         except MAY_FIT_LATER as error:
             return self._unrun(error)
         if opened.settings.limit is not None:
@@ -182,12 +184,12 @@ class CallRunner:
             value = self._late(lease, opened) or await self._within_runtime(lease, opened, _function)
         else:
             value = await self._in_turn(lease, opened)
-        if isinstance(value, Expired | Unrun):
-            return value
         found: Result | AckAfter | AckOfValue
         if value is None and not (opened.then or opened.settings.keep_none):
             keep_id = opened.keep_id
             found = LEAVES_NO_ID if keep_id is False else None if keep_id is True else Ack(keep_id=keep_id)
+        elif isinstance(value, Expired | Unrun):
+            return value
         else:
             found = await self._end(lease, opened, value)
         if self._app.log_calls and isinstance(found, Ack | AckAfter | AckOfValue | None):

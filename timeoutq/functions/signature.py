@@ -231,7 +231,18 @@ class Signature:
 
         Raises `BadArguments`, whose message holds no argument, except for what classes of the program say.
         """
-        struct = self._decode(arguments)
+        return self._spread(self._decode(arguments))
+
+    def decode_named(self, data: bytes) -> tuple[Sequence[object], Mapping[str, object]] | None:
+        """Read arguments by name from JSON, as `decode` does; None if that is not possible, or not so simple."""
+        if not self._is_simple:
+            return None
+        try:
+            return self._spread(self._decoder.decode(data))
+        except Exception:  # `decode` says what is wrong
+            return None
+
+    def _spread(self, struct: msgspec.Struct) -> tuple[Sequence[object], Mapping[str, object]]:
         if self._is_positional:
             args = msgspec.structs.astuple(struct)
             if self._is_whole or all(one is not msgspec.UNSET for one in args):

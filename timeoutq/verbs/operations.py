@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any, TypeVar
 
 from timeoutq.server import scripts
@@ -44,7 +45,7 @@ from timeoutq.words.counts import Stats
 from timeoutq.words.durations import Delta
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.hostname import foreign_host
-from timeoutq.words.model import Lease, Outcome, Record, State, Task, TaskId, TaskInfo, Tasks, text
+from timeoutq.words.model import Lease, Outcome, Record, State, Task, TaskId, TaskInfo, Tasks, leased, text
 from timeoutq.words.tracebacks import digest, read_traceback
 
 V = TypeVar("V")
@@ -140,11 +141,12 @@ class Operations:
             now_ms, deadline_ms, fence, ids, failures, crashes, bodies = reply
             deadline, fence = deadline_ms / 1000, int(fence)
             tasks = [id.decode("utf-8", "surrogateescape") for id in ids]  # as text() does, without a call for each
-            if not failures and not crashes and not bodies:
-                return Claimed(now_ms, [Lease(task, name, deadline, 1, 0, fence + i) for i, task in enumerate(tasks)])
+            attempts = (whole(one) + 1 for one in failures) if any(failures or ()) else repeat(1)
+            lost = map(whole, crashes) if any(crashes or ()) else repeat(0)
+            payloads = map(read, bodies) if bodies else repeat(None)
             leases = [
-                Lease(task, name, deadline, whole(failed) + 1, whole(lost), fence + i, read(body))
-                for i, (task, failed, lost, body) in enumerate(zip(tasks, failures, crashes, bodies, strict=True))
+                leased(task, name, deadline, attempt, crashed, fence + i, payload)
+                for i, (task, attempt, crashed, payload) in enumerate(zip(tasks, attempts, lost, payloads, strict=False))
             ]
             return Claimed(now_ms, leases)
 

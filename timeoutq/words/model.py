@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, cast, overload
@@ -161,6 +161,19 @@ class Lease:
             return self.fence
         shard = self.shard
         return self.fence if shard is None else self.fence << 10 | shard
+
+
+_Unfrozen: Any = make_dataclass("_Unfrozen", [(one.name, Any) for one in fields(Lease)], slots=True)
+
+
+def leased(*values: Any) -> Lease:
+    """Make a lease of all its values. A claim makes many: to freeze a lease that is whole takes a quarter of the time.
+
+    The two classes have the same slots, so a lease may change from one to the other.
+    """
+    made = _Unfrozen(*values)
+    made.__class__ = Lease
+    return cast("Lease", made)
 
 
 @dataclass

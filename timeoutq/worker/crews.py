@@ -125,7 +125,9 @@ class TaskCrew(Crew):
             self._start()
 
     def _call(self, leases: int) -> None:
-        while leases and self._waiters:
+        # each consumer that finds a lease calls two more: a few consumers run many handlers that never wait
+        leases = min(leases, 2)
+        while leases > 0 and self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():  # if the waiter is done, its consumer has ended
                 waiter.set_result(None)
@@ -176,6 +178,7 @@ class TaskCrew(Crew):
         tell, me = telling.running.set, asyncio.current_task()
         assert me is not None
         began = since = time.monotonic()
+        is_called = True
         while not self.closing:
             for waiting in ranks:
                 if waiting:
@@ -183,7 +186,11 @@ class TaskCrew(Crew):
             else:
                 await self._rest()
                 began = since = time.monotonic()
+                is_called = True
                 continue
+            if is_called:
+                is_called = False
+                self._call(self.unstarted - 1)
             its, lease = waiting.popleft()
             if its is not calling:
                 calling = its
