@@ -37,7 +37,7 @@ BUDGETS = {
     "client": 3920,
     "crawlee": 480,
     "django": 680,
-    "functions": 4900,
+    "functions": 4940,
     "gateway": 6050,
     "lua": 4900,
     "rooms": 2940,
@@ -47,8 +47,8 @@ BUDGETS = {
     "urls": 1140,
     "verbs": 2870,
     "watch": 3660,
-    "words": 2430,
-    "worker": 6150,
+    "words": 2450,
+    "worker": 6170,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
 

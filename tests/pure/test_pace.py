@@ -64,6 +64,10 @@ def test_no_more_is_held_than_is_done_in_a_third_of_a_lease() -> None:
     assert at_work(100, trip=2.0, timeout=0.3).ahead() == 10
 
 
+def test_no_more_is_held_than_four_claims_bring_however_fast_tasks_end() -> None:
+    assert at_work(10_000_000).ahead() == 4 * BATCH
+
+
 @pytest.mark.parametrize("prefetch", [0, 7])
 def test_a_prefetch_that_is_given_is_kept_whatever_is_measured(prefetch: int) -> None:
     assert at_work(100_000, prefetch=prefetch).ahead() == prefetch

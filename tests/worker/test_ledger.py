@@ -30,9 +30,9 @@ def test_a_parent_reads_what_its_child_held_and_ran(ledger: SharedLedger) -> Non
     pid = os.fork()
     if pid == 0:
         ledger.hold([lease(1), lease(2), lease(3)])
-        ledger.start(lease(2))
-        ledger.start(lease(3))
-        ledger.finish(lease(3))
+        ledger.start(lease(2).key)
+        ledger.start(lease(3).key)
+        ledger.finish(lease(3).key)
         ledger.end([lease(1)])
         os._exit(0)
     os.waitpid(pid, 0)
@@ -54,3 +54,12 @@ def test_ids_of_any_bytes_are_read_as_they_were_written(ledger: SharedLedger) ->
     longest, odd = "x" * 1024, b"\xff\x00\n".decode("utf-8", "surrogateescape")
     ledger.hold([lease(1, longest), lease(2, odd)])
     assert tasks(ledger.read().held) == {longest, odd}
+
+
+def test_an_id_that_another_program_made_too_long_overwrites_no_other(ledger: SharedLedger) -> None:
+    ledger.hold([lease(2), lease(1, "x" * 2000)])
+    ledger.end([lease(2)])
+    ledger.hold([lease(3)])
+    assert tasks(ledger.read().held) == {"x" * 1024, "task-3"}
+    ledger.hold([lease(4, "y" * 2000), lease(5)])
+    assert tasks(ledger.read().held) == {"x" * 1024, "task-3", "y" * 1024, "task-5"}

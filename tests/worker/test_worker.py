@@ -13,7 +13,7 @@ import pytest
 import redis
 from tenacity import stop_after_attempt, wait_none
 
-from tests.worker.working import until
+from tests.worker.working import at_work, until
 from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
 from timeoutq.worker import cleaner as cleaning
 
@@ -75,6 +75,20 @@ async def test_what_a_handler_returns_and_raises(jobs: AsyncQueue, queue: Queue)
     assert runs["gone"] == [1]
     assert "found" in runs
     assert queue.stats().done == 7 + 2 + 700
+
+
+async def test_all_handlers_of_a_worker_that_was_idle_run_at_once(jobs: AsyncQueue, queue: Queue) -> None:
+    all_run = asyncio.Barrier(60)
+
+    async def handler(lease: Lease) -> None:
+        async with asyncio.timeout(10):
+            await all_run.wait()
+
+    worker = Worker(jobs, handler, concurrency=60, signals=False)
+    async with at_work(worker):
+        for number in range(3):
+            queue.put(f"{number}-{i}" for i in range(60))
+            await until(lambda done=60 * (number + 1): worker.tally.acked == done)
 
 
 @pytest.mark.parametrize("threads", [False, True])

@@ -16,7 +16,17 @@ import msgspec
 from timeoutq.functions import ids, options, outcomes, tracing
 from timeoutq.functions.client import Posted, Result, Sender, Steps, kinds
 from timeoutq.functions.context import Context, Middleware
-from timeoutq.functions.envelope import NO_OPTIONS, Letter, Options, Secrets, Step, opening_of, seal, unseal, usual_parts
+from timeoutq.functions.envelope import (
+    NO_OPTIONS,
+    Letter,
+    Options,
+    Secrets,
+    Step,
+    opening_of,
+    seal,
+    unseal,
+    usual_parts,
+)
 from timeoutq.functions.errors import BadFunction, UnknownFunction
 from timeoutq.functions.options import CallOptions, Chosen, NoRetry, Queues, Settings, TaskOptions
 from timeoutq.functions.signature import Arguments, Signature

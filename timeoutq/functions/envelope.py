@@ -236,7 +236,7 @@ def usual_parts(payload: object) -> tuple[bytes, bytes, int | None]:
         return b"", b"", None
     begins, _, rest = payload.partition(b',"a":[],"k":')
     arguments, mark, put = rest[:-1].rpartition(b',"c":')
-    if mark and put.isdigit():
+    if mark and put.isdigit() and len(put) <= 13:  # a time before the year 2286
         return begins, arguments, int(put)
     return begins, rest[:-1], None
 

@@ -146,7 +146,9 @@ class Operations:
             payloads = map(read, bodies) if bodies else repeat(None)
             leases = [
                 leased(task, name, deadline, attempt, crashed, fence + i, payload)
-                for i, (task, attempt, crashed, payload) in enumerate(zip(tasks, attempts, lost, payloads, strict=False))
+                for i, (task, attempt, crashed, payload) in enumerate(
+                    zip(tasks, attempts, lost, payloads, strict=False)
+                )
             ]
             return Claimed(now_ms, leases)
 

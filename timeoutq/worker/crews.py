@@ -178,7 +178,7 @@ class TaskCrew(Crew):
         tell, me = telling.running.set, asyncio.current_task()
         assert me is not None
         began = since = time.monotonic()
-        is_called = True
+        is_called = False
         while not self.closing:
             for waiting in ranks:
                 if waiting:
@@ -202,7 +202,7 @@ class TaskCrew(Crew):
             tell((fields, lease))
             try:
                 if ledger is not None:
-                    ledger.start(lease)
+                    ledger.start(key)
                 came = await call(lease)
                 is_usual = type(came) in USUAL or came is LEAVES_NO_ID
                 if not is_usual:
@@ -230,7 +230,7 @@ class TaskCrew(Crew):
                 leases.finished(run, came, raised)
             came = None  # the code that its end runs is the task's doing, too
             if ledger is not None:
-                ledger.finish(lease)
+                ledger.finish(key)
             if is_last or (len(copy_context()) > 1 if bare else around.changed()) or me.cancelling():
                 return  # another consumer begins, without the traces that the handler left in this one
             if ended - since > TURN:

@@ -15,6 +15,8 @@ from timeoutq.words.model import Lease
 
 ENOUGH = 64
 """With this many ends to send, or tasks to claim, an exchange always pays, even while other exchanges are under way."""
+MOST_AHEAD = 4 * BATCH
+"""So many claimed tasks may wait for a handler, however fast they end: one claim runs, and the server has the next."""
 FIRST_TRIP = 0.005  # the first guess of how long an exchange takes, seconds
 ODD_TRIP = 0.05  # an exchange that takes longer, and four times as long as a slow one, counts as one of this length
 SHORTEST_LOOK = 0.05  # the shortest time over which a rate is measured, seconds
@@ -79,7 +81,7 @@ class Pace:
             return self._prefetch
         # as many as end during two slow exchanges, but no more than end in a third of a lease
         during_two = self.rate * (2 * self.slow_trip + 0.002)
-        return int(min(during_two, self.rate * self._timeout / 3, 2 * BATCH))
+        return int(min(during_two, self.rate * self._timeout / 3, MOST_AHEAD))
 
     def found_at_once(self) -> int:
         """Give how many found tasks one exchange is to put, at most: the claim of the exchange waits for its acks."""

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from typing import NamedTuple, Self
 
-from timeoutq.server.calls import BATCH
 from timeoutq.verbs.division import Division
 from timeoutq.words import telling, tracebacks
 from timeoutq.words.model import Lease, raw, text
 from timeoutq.worker import lifespan
+from timeoutq.worker.decisions import MOST_AHEAD
 from timeoutq.worker.health import Sheet
 from timeoutq.worker.processes.roster import Told
 
@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 FREE, HELD, STARTED, ENDED = 0, 1, 2, 3
 TOKEN_BYTES, TASK_BYTES, WORDS_BYTES = 96, 1024, 4096
-_SLOT = struct.Struct(f"=BBHHH{TOKEN_BYTES}s{TASK_BYTES}s")
+_HEAD = struct.Struct(f"=BBHHH{TOKEN_BYTES}s")
+_SLOT_BYTES = _HEAD.size + TASK_BYTES
 _USED = struct.Struct("=I")
 _TOLD_AT = _USED.size
 _WORDS_AT = _TOLD_AT + 1
@@ -33,7 +34,7 @@ _SLOTS_AT = _SHEET_AT + Sheet.SIZE
 
 def slots_for(concurrency: int, prefetch: int | None) -> int:
     """Give how many leases a worker may hold: at work, ended and not sent yet, and in two exchanges."""
-    return 4 * (concurrency + (2 * BATCH if prefetch is None else prefetch))
+    return 4 * (concurrency + (MOST_AHEAD if prefetch is None else prefetch))
 
 
 class Left(NamedTuple):
@@ -50,7 +51,7 @@ class SharedLedger:
     def __init__(self, slots: int, *keys_of: Callable[[Lease], int]) -> None:
         """Make room for as many leases; `keys_of` give their keys, as the division of each queue does."""
         self._slots = slots
-        self._memory = mmap.mmap(-1, _SLOTS_AT + slots * _SLOT.size)
+        self._memory = mmap.mmap(-1, _SLOTS_AT + slots * _SLOT_BYTES)
         self.sheet = Sheet(self._memory, _SHEET_AT)  # where the worker writes its signs of health
         self._used = [0]
         self._free: list[int] = []
@@ -61,31 +62,31 @@ class SharedLedger:
 
     def _open(self, number: int, key_of: Callable[[Lease], int] = Division.key_of) -> Self:
         self._number, self._key_of = number, key_of
-        self._of: dict[int, int] = {}  # the slots of leases, by their keys
+        self._places: dict[int, int] = {}  # where in the memory leases stand, by their keys
         return self
 
     def hold(self, leases: Iterable[Lease]) -> None:
         """Enter leases that were claimed."""
+        memory, last, token = self._memory, "", b""
         for lease in leases:
-            slot = self._slot()
-            if slot is None:
+            at = self._free.pop() if self._free else self._new()
+            if at is None:
                 return
-            self._of[self._key_of(lease)] = slot
-            task = raw(lease.task)
-            token = lease.token.encode()[:TOKEN_BYTES]
+            self._places[self._key_of(lease)] = at
+            task = raw(lease.task)[:TASK_BYTES]
+            if lease.token != last:  # most leases come with others of the same claim
+                last, token = lease.token, lease.token.encode()[:TOKEN_BYTES]
             # the state byte is written last: if the process dies during the write, the parent finds the slot free
-            at = _SLOTS_AT + slot * _SLOT.size
             crashes = min(lease.crashes, 0xFFFF)
-            _SLOT.pack_into(self._memory, at, FREE, self._number, len(token), len(task), crashes, token, task)
-            self._memory[at] = HELD
+            _HEAD.pack_into(memory, at, FREE, self._number, len(token), len(task), crashes, token)
+            memory[at + _HEAD.size : at + _HEAD.size + len(task)] = task
+            memory[at] = HELD
 
-    def _slot(self) -> int | None:
-        if self._free:
-            return self._free.pop()
+    def _new(self) -> int | None:
         if self._used[0] < self._slots:
             self._used[0] += 1
             _USED.pack_into(self._memory, 0, self._used[0])
-            return self._used[0] - 1
+            return _SLOTS_AT + (self._used[0] - 1) * _SLOT_BYTES
         if not self._was_full:
             self._was_full = True
             telling.say(
@@ -94,26 +95,22 @@ class SharedLedger:
             )  # fmt: skip
         return None
 
-    def start(self, lease: Lease) -> None:
-        """Note that the handler of a lease runs now."""
-        self._mark(lease, STARTED)
+    def start(self, key: int) -> None:
+        """Note that the handler of the lease with this key runs now."""
+        if (at := self._places.get(key)) is not None:
+            self._memory[at] = STARTED
 
-    def finish(self, lease: Lease) -> None:
-        """Note that the handler of a lease has ended; the ack may still be on the way."""
-        self._mark(lease, ENDED)
-
-    def _mark(self, lease: Lease, state: int) -> None:
-        slot = self._of.get(self._key_of(lease))
-        if slot is not None:
-            self._memory[_SLOTS_AT + slot * _SLOT.size] = state
+    def finish(self, key: int) -> None:
+        """Note that the handler of this lease has ended; the ack may still be on the way."""
+        if (at := self._places.get(key)) is not None:
+            self._memory[at] = ENDED
 
     def end(self, leases: Iterable[Lease]) -> None:
         """Strike out leases that are ended or lost."""
         for lease in leases:
-            slot = self._of.pop(self._key_of(lease), None)
-            if slot is not None:
-                self._memory[_SLOTS_AT + slot * _SLOT.size] = FREE
-                self._free.append(slot)
+            if (at := self._places.pop(self._key_of(lease), None)) is not None:
+                self._memory[at] = FREE
+                self._free.append(at)
 
     def sign(self, worker: str) -> None:
         """Note the name under which the worker of this process gives signs of life."""
@@ -152,13 +149,14 @@ class SharedLedger:
         left = Left([], [], [])
         row = {STARTED: left.started, ENDED: left.ended, HELD: left.held}
         (used,) = _USED.unpack_from(self._memory, 0)
-        for at in range(_SLOTS_AT, _SLOTS_AT + used * _SLOT.size, _SLOT.size):
+        for at in range(_SLOTS_AT, _SLOTS_AT + used * _SLOT_BYTES, _SLOT_BYTES):
             if self._memory[at] == FREE:
                 continue
-            state, its, token_length, task_length, crashes, token, task = _SLOT.unpack_from(self._memory, at)
+            state, its, token_length, task_length, crashes, token = _HEAD.unpack_from(self._memory, at)
             if its != number:
                 continue
-            words = text(task[:task_length]), token[:token_length].decode()
+            task = self._memory[at + _HEAD.size : at + _HEAD.size + task_length]
+            words = text(task), token[:token_length].decode()
             row[state].append(Lease(*words, deadline=0.0, crashes=crashes))
         return left
 
