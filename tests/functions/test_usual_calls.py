@@ -17,7 +17,7 @@ ID = b"0123456789abcdef.send"
 
 
 @app.task()
-def send(to: Any, *, c: Any = None) -> None: ...
+def send(to: str | int | None, *, c: Any = None) -> None: ...
 
 
 @app.task()
@@ -36,7 +36,7 @@ def sealed(letter: Letter, secrets: Secrets = app.secrets) -> bytes:
     st.text() | st.integers(0, 9) | st.none(), st.sampled_from([None, 5, ',"c":5', {"b": [1], "c": 7}]),
     st.none() | st.integers(0, 10**13 - 1),
 )  # fmt: skip
-def test_a_usual_call_is_read_as_open_reads_it(to: Any, c: Any, put_ms: int | None) -> None:
+def test_a_usual_call_is_read_as_open_reads_it(to: str | int | None, c: Any, put_ms: int | None) -> None:
     payload = sealed(Letter("send", send.call(to, c=c).arguments, put_ms=put_ms))
     found = app.open_usual(payload)
     assert found == app.open(payload, "mail", ID)

@@ -30,9 +30,9 @@ def test_a_parent_reads_what_its_child_held_and_ran(ledger: SharedLedger) -> Non
     pid = os.fork()
     if pid == 0:
         ledger.hold([lease(1), lease(2), lease(3)])
-        ledger.start(lease(2).key)
-        ledger.start(lease(3).key)
-        ledger.finish(lease(3).key)
+        ledger.start(lease(2))
+        ledger.start(lease(3))
+        ledger.finish(lease(3))
         ledger.end([lease(1)])
         os._exit(0)
     os.waitpid(pid, 0)

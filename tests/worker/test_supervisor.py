@@ -253,7 +253,7 @@ def test_what_an_ended_process_held_is_given_back_and_only_who_died_by_itself_is
     ledger = SharedLedger(10)
     ledger.hold(leases)
     for lease in leases[:2]:
-        ledger.start(lease.key)
+        ledger.start(lease)
     report(queue, url, ledger, died, blame=blame)
     assert queue.stats().todos == 3
     crashes = {lease.task: int(blame and lease.task in ran) for lease in leases}
@@ -272,8 +272,8 @@ def test_handlers_whose_acks_never_left_count_as_crashed_and_the_log_says_that_t
     ledger = SharedLedger(40)
     ledger.hold(leases)
     for lease in leases[:15]:
-        ledger.start(lease.key)
-        ledger.finish(lease.key)
+        ledger.start(lease)
+        ledger.finish(lease)
     queue.ack(leases[0])  # the server was quick to take this ack, and its answer came too late
     report(queue, url, ledger, died, blame=blame)
     found = queue.stats()

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -77,6 +78,10 @@ async def test_what_a_handler_returns_and_raises(jobs: AsyncQueue, queue: Queue)
     assert queue.stats().done == 7 + 2 + 700
 
 
+def has_acked(worker: Worker, tasks: int) -> bool:
+    return worker.tally.acked == tasks
+
+
 async def test_all_handlers_of_a_worker_that_was_idle_run_at_once(jobs: AsyncQueue, queue: Queue) -> None:
     all_run = asyncio.Barrier(60)
 
@@ -86,9 +91,9 @@ async def test_all_handlers_of_a_worker_that_was_idle_run_at_once(jobs: AsyncQue
 
     worker = Worker(jobs, handler, concurrency=60, signals=False)
     async with at_work(worker):
-        for number in range(3):
+        for number in range(1, 4):
             queue.put(f"{number}-{i}" for i in range(60))
-            await until(lambda done=60 * (number + 1): worker.tally.acked == done)
+            await until(partial(has_acked, worker, 60 * number))
 
 
 @pytest.mark.parametrize("threads", [False, True])

@@ -202,7 +202,7 @@ class TaskCrew(Crew):
             tell((fields, lease))
             try:
                 if ledger is not None:
-                    ledger.start(key)
+                    ledger.start(lease)
                 came = await call(lease)
                 is_usual = type(came) in USUAL or came is LEAVES_NO_ID
                 if not is_usual:
@@ -230,7 +230,7 @@ class TaskCrew(Crew):
                 leases.finished(run, came, raised)
             came = None  # the code that its end runs is the task's doing, too
             if ledger is not None:
-                ledger.finish(key)
+                ledger.finish(lease)
             if is_last or (len(copy_context()) > 1 if bare else around.changed()) or me.cancelling():
                 return  # another consumer begins, without the traces that the handler left in this one
             if ended - since > TURN:

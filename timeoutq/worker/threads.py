@@ -134,7 +134,7 @@ class ThreadCrew(Crew):
             tell((fields, lease))
             try:
                 if ledger is not None:
-                    ledger.start(lease.key)
+                    ledger.start(lease)
                 came = calling.call(lease)
                 waits = came is not None and inspect.isawaitable(cast("object", came))
             except BaseException as error:  # whatever a handler raises is its task's failure
@@ -152,7 +152,7 @@ class ThreadCrew(Crew):
             if waits:
                 came, raised = self._await_in_loop(run, calling, came)
             if came is None and not raised and ledger is not None:
-                ledger.finish(lease.key)
+                ledger.finish(lease)
             run.spent = time.monotonic() - run.began
             run.came, run.raised = came, raised
             came = None  # the loop lets go of it last: its end may run code of the user
@@ -221,7 +221,7 @@ class ThreadCrew(Crew):
                 leases.finished(run, *((came, raised) if over is None else (over, True)))
             del came
             if not is_nothing and leases.ledger is not None:
-                leases.ledger.finish(run.lease.key)
+                leases.ledger.finish(run.lease)
 
 
 async def _given(came: Any, raised: bool) -> Any:

@@ -95,14 +95,14 @@ class SharedLedger:
             )  # fmt: skip
         return None
 
-    def start(self, key: int) -> None:
-        """Note that the handler of the lease with this key runs now."""
-        if (at := self._places.get(key)) is not None:
+    def start(self, lease: Lease) -> None:
+        """Note that the handler of a lease runs now."""
+        if (at := self._places.get(self._key_of(lease))) is not None:
             self._memory[at] = STARTED
 
-    def finish(self, key: int) -> None:
-        """Note that the handler of this lease has ended; the ack may still be on the way."""
-        if (at := self._places.get(key)) is not None:
+    def finish(self, lease: Lease) -> None:
+        """Note that the handler of a lease has ended; the ack may still be on the way."""
+        if (at := self._places.get(self._key_of(lease))) is not None:
             self._memory[at] = ENDED
 
     def end(self, leases: Iterable[Lease]) -> None:
