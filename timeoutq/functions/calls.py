@@ -622,6 +622,8 @@ class Program:
 
         Raises what is in `MAY_FIT_LATER` of `errors.py`, and `NotACall`, `CallTooLarge` and `Forged`.
         """
+        if secrets is None and (usual := self.open_usual(payload)) is not None:
+            return usual
         letter = unseal(payload, queue, id, self.secrets if secrets is None else secrets)
         function = self._functions.get(letter.function)
         if function is None:

@@ -164,9 +164,7 @@ class CallRunner:
     async def run(self, lease: Lease) -> Result | AckAfter | AckOfValue | Expired:
         """Run one call: the whole way of a task, from its payload to its end."""
         try:
-            opened = self._app.open_usual(lease.payload)
-            if opened is None:
-                opened = self._app.open(lease.payload, self._queue, raw(lease.task))
+            opened = self._app.open(lease.payload, self._queue, raw(lease.task))
         except MAY_FIT_LATER as error:
             return self._unrun(error)
         if opened.settings.limit is not None:
