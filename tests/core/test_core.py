@@ -220,6 +220,14 @@ def test_a_lost_lease_puts_nothing(face: Any) -> None:
     assert face.stats().known == 1
 
 
+def test_a_lease_says_how_many_leases_of_its_task_were_lost(face: Any) -> None:
+    face.put("a")
+    face.claim(timeout=0.02)
+    wait_until(face.requeue_expired)
+    (lease,) = face.claim()
+    assert (lease.attempt, lease.crashes) == (1, 1)
+
+
 def test_release_costs_no_attempt(face: Any) -> None:
     face.put("a")
     (lease,) = face.claim()

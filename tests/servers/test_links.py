@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue
 from timeoutq.client import AsyncQueue
 from timeoutq.server.calls import Command
-from timeoutq.server.link import AsyncLink, Link
+from timeoutq.server.link import AsyncLink, AsyncLinks, Link
 from timeoutq.server.server import Server
 
 Send = Callable[..., Any]
@@ -200,6 +200,8 @@ async def test_what_is_sent_while_a_flush_is_under_way_travels_together_and_each
     assert isinstance(found[7].pop(1), redis.ResponseError), "an error of the server is a reply like others"
     assert [echo for echo, _ in found] == [str(i).encode() for i in range(50)]
     assert [total for _, total in found] == [sum(range(i + 1)) for i in range(50)]
+    await asyncio.sleep(0)
+    assert not link._tasks, "what has sent them is forgotten"
     await link.close()
 
 
@@ -225,7 +227,8 @@ async def test_a_call_with_a_shorter_deadline_waits_for_no_other(url: str, raw: 
     link = AsyncLink(Server(url, None, 5.0))
     first = asyncio.create_task(link.send([("PING",)]))
     await asyncio.sleep(0)  # it is under way
-    found = await asyncio.gather(first, *(link.within(1.0).send([("PING",)]) for _ in range(3)))
+    short = link.within(1.0)
+    found = await asyncio.gather(first, *(short.send([("PING",)]) for _ in range(3)))
     assert (connections(raw), found) == (4, [[True]] * 4)
     await link.close()
 
@@ -269,6 +272,71 @@ async def test_calls_go_on_behind_others_that_were_all_cancelled_before_they_dep
     await link.close()
 
 
+async def test_a_flight_that_fails_fails_the_others_behind_one_that_was_cancelled(url: str) -> None:
+    link = AsyncLink(Server(url, None, 1.0))
+    first = asyncio.create_task(link.send([("PING",)]))
+    await asyncio.sleep(0)
+    calls = [asyncio.create_task(link.send([("BLPOP", "a server that hangs", 10)])) for _ in range(3)]
+    while not link._tasks:
+        await asyncio.sleep(0)
+    calls[0].cancel()
+    async with asyncio.timeout(5):
+        found = await asyncio.gather(first, *calls, return_exceptions=True)
+    assert [type(one) for one in found] == [list, asyncio.CancelledError, redis.TimeoutError, redis.TimeoutError]
+    await link.close()
+
+
+async def test_lists_for_several_nodes_are_sent_to_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Node(AsyncLink):
+        async def send(self, commands: Sequence[Command]) -> list[Any]:
+            await asyncio.sleep(0)
+            return [command[0] for command in commands]
+
+    nodes = {where: Node(Server(None, None, 5.0)) for where in (("a", 1), ("b", 2))}
+    links = AsyncLinks(Server(None, None, 5.0))
+    monkeypatch.setattr(links, "at", nodes.get)
+    parts: list[list[Command]] = [[("ONE",)], [("TWO",), ("THREE",)], [("FOUR",)]]
+    found = await links.send_all(parts, [("a", 1), ("b", 2), ("a", 1)])
+    assert found == [["ONE"], ["TWO", "THREE"], ["FOUR"]]
+
+
+async def test_a_call_is_answered_behind_code_that_cancels_all_other_tasks(url: str) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    others = [asyncio.create_task(link.send([("PING",)])) for _ in range(4)]
+    for turns in range(6):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        async with asyncio.timeout(5):
+            assert await many(link, [("PING",)], [("PING",)], [("PING",)]) == [[True]] * 3
+    await asyncio.gather(*others, return_exceptions=True)
+    await link.close()
+
+
+async def test_calls_whose_flight_somebody_else_cancels_fail_as_by_the_network(url: str) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    calls = [asyncio.create_task(link.send([("PING",)])) for _ in range(3)]
+    while not link._tasks:
+        await asyncio.sleep(0)
+    for flight in link._tasks:
+        flight.cancel()
+    first, *found = await asyncio.gather(*calls, return_exceptions=True)
+    assert (first, [type(one) for one in found]) == ([True], [redis.ConnectionError] * 2)
+    assert await many(link, [("PING",)], [("PING",)]) == [[True], [True]]
+    await link.close()
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="Python 3.12 has it")
+async def test_calls_travel_together_where_tasks_begin_at_once(url: str, raw: Any) -> None:
+    asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory", None))
+    link = AsyncLink(Server(url, None, 5.0))
+    async with asyncio.timeout(5):
+        assert await many(link, [("PING",)], [("PING",)], [("PING",)]) == [[True]] * 3
+    assert connections(raw) == 2
+    await link.close()
+
+
 async def test_a_network_that_fails_fails_each_call_and_the_next_one_works(url: str) -> None:
     link = AsyncLink(Server(url, None, 1.0))
     found = await many(link, [("PING",)], [("BLPOP", "a server that hangs", 10)], [("PING",)])
@@ -292,7 +360,7 @@ async def test_behind_a_flush_that_failed_the_next_call_departs_at_once(url: str
 async def test_a_call_that_is_cancelled_on_its_way_leaves_the_others_their_replies(url: str, raw: Any) -> None:
     link = AsyncLink(Server(url, None, 5.0))
     calls = [asyncio.create_task(link.send([("INCRBY", "sum", 10**i)])) for i in range(4)]
-    while not link._tasks or link._departing:  # until those behind the first one have departed
+    while not link._tasks:  # until those behind the first one have departed
         await asyncio.sleep(0)
     assert not any(call.done() for call in calls[1:])
     calls[1].cancel()
@@ -609,9 +677,8 @@ def test_a_heavy_command_is_sent_as_long_as_pieces_of_it_get_through(
 def test_the_reply_to_a_light_command_does_not_shorten_the_time_of_a_heavy_one_behind_it(
     slow_reader: tuple[str, threading.Event], face: str
 ) -> None:
-    where, hurry = slow_reader
-    threading.Timer(1.5, hurry.set).start()
-    assert sent(where, face, ("PING",)) == [True, True]
+    where, _ = slow_reader
+    assert sent(where, face, ("PING",), size=600_000) == [True, True]
 
 
 @pytest.mark.breaking
@@ -624,9 +691,9 @@ def test_a_heavy_command_of_which_nothing_more_gets_through_says_that_it_could_n
         assert 3 < time.monotonic() - began < 6
 
 
-def sent(where: str, face: str, *before: Command) -> list[Any]:
-    """Send commands and 8 MB on a new link of one face, whose patience is 0.3 s; give the replies."""
-    heavy = [*before, ("SET", "heavy", b"x" * 8_000_000 + b"end")]
+def sent(where: str, face: str, *before: Command, size: int = 8_000_000) -> list[Any]:
+    """Send commands and so many bytes on a new link of one face, whose patience is 0.3 s; give the replies."""
+    heavy = [*before, ("SET", "heavy", b"x" * size + b"end")]
     server = Server(where, None, 1.0)
     if face == "sync":
         link = Link(server)

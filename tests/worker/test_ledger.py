@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from timeoutq import Lease
-from timeoutq.worker.processes.ledger import SharedLedger
+from timeoutq.worker.decisions import MOST_AHEAD
+from timeoutq.worker.processes.ledger import SharedLedger, slots_for
 
 
 def lease(number: int, task: str = "") -> Lease:
@@ -54,6 +55,11 @@ def test_ids_of_any_bytes_are_read_as_they_were_written(ledger: SharedLedger) ->
     longest, odd = "x" * 1024, b"\xff\x00\n".decode("utf-8", "surrogateescape")
     ledger.hold([lease(1, longest), lease(2, odd)])
     assert tasks(ledger.read().held) == {longest, odd}
+
+
+def test_a_ledger_has_room_for_all_that_a_worker_holds() -> None:
+    assert slots_for(10, None) >= 2 * (10 + MOST_AHEAD)
+    assert slots_for(10, 5) >= 2 * (10 + 5)
 
 
 def test_an_id_that_another_program_made_too_long_overwrites_no_other(ledger: SharedLedger) -> None:

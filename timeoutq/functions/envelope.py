@@ -232,11 +232,11 @@ def usual_parts(payload: object) -> tuple[bytes, bytes, int | None]:
 
     In any other payload, the first part is not how one begins, or the second is no JSON.
     """
-    if type(payload) is not bytes or len(payload) > LIMIT:
+    if type(payload) is not bytes or len(payload) > LIMIT or payload[-1:] != b"}":
         return b"", b"", None
     begins, _, rest = payload.partition(b',"a":[],"k":')
     arguments, mark, put = rest[:-1].rpartition(b',"c":')
-    if mark and put.isdigit() and len(put) <= 13:  # a time before the year 2286
+    if mark and put.isdigit() and len(put) <= 13 and put[:1] != b"0":  # a time before the year 2286
         return begins, arguments, int(put)
     return begins, rest[:-1], None
 

@@ -10,7 +10,7 @@ import copy
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from threading import Lock
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
@@ -241,6 +241,17 @@ def _is_light(commands: Sequence[Command]) -> bool:
     return size <= 4096
 
 
+_Calls = list[tuple[Sequence[Command], "asyncio.Future[list[Any]]"]]
+
+
+class _Flight:
+    """Lists of commands that depart together, with the futures of their replies, and the task that sends them."""
+
+    def __init__(self) -> None:
+        self.calls: _Calls = []
+        self.task: asyncio.Task[None] | None = None
+
+
 class AsyncLink(_Link[AsyncConnection]):
     """The same link for asyncio; used by one event loop.
 
@@ -253,31 +264,25 @@ class AsyncLink(_Link[AsyncConnection]):
     def __init__(self, server: Server) -> None:
         super().__init__(server)
         self._flushes = 0  # how many are under way
-        self._waiting: list[tuple[Sequence[Command], asyncio.Future[list[Any]]]] = []
-        """What departs in the next turn of the loop."""
-        self._departing: asyncio.Task[None] | None = None  # what sends it
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._boarding: _Flight | None = None  # what departs in the next turn of the loop
+        self._tasks: set[asyncio.Task[None]] = set()  # what sends the flights
 
     async def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush, as `Link.send` does; it may carry commands of others, too."""
         if not (self._flushes and self._shares and _is_light(commands)):
             return await self._flush(commands)
         loop = asyncio.get_running_loop()
-        if self._departing is None:
-            self._waiting = []
-            self._departing = loop.create_task(self._depart(self._waiting))
-            self._tasks.add(self._departing)
-            self._departing.add_done_callback(self._tasks.discard)
-        waiting, task = self._waiting, self._departing
+        flight = self._boarding
+        if flight is None:
+            flight = self._boarding = _Flight()
+            loop.call_soon(self._depart, flight)  # unlike a task, it cannot be cancelled by code that cancels all tasks
         replies: asyncio.Future[list[Any]] = loop.create_future()
-        waiting.append((commands, replies))
+        flight.calls.append((commands, replies))
         try:
             return await replies
         except asyncio.CancelledError:
-            if all(other.done() for _, other in waiting):
-                # nobody waits any more, and the server is not to carry the commands out much later
-                task.cancel()
-                self._departing = None if self._departing is task else self._departing
+            if flight.task is not None and all(other.done() for _, other in flight.calls):
+                flight.task.cancel()  # nobody waits any more: the server is not to carry the commands out much later
             raise
 
     async def _flush(self, commands: Sequence[Command]) -> list[Any]:
@@ -294,22 +299,33 @@ class AsyncLink(_Link[AsyncConnection]):
         self._settle(found, commands, replies)
         return replies
 
-    async def _depart(self, given: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
-        self._departing = None
-        waiting = [one for one in given if not one[1].done()]  # without those that were cancelled
-        parts = [commands for commands, _ in waiting]
+    def _depart(self, flight: _Flight) -> None:
+        self._boarding = None
+        flight.calls = [one for one in flight.calls if not one[1].done()]  # without those that were cancelled
+        if flight.calls:
+            flight.task = asyncio.get_running_loop().create_task(self._carry(flight.calls))
+            self._tasks.add(flight.task)
+            flight.task.add_done_callback(partial(self._landed, flight.calls))
+
+    async def _carry(self, calls: _Calls) -> None:
+        parts = [commands for commands, _ in calls]
         try:
-            found = parted(parts, await self._flush(joined(parts))) if parts else []
-        except BaseException as error:
-            for _, replies in waiting:
-                if not replies.done():
-                    replies.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            for (_, replies), answer in zip(waiting, found, strict=True):
-                if not replies.done():
-                    replies.set_result(answer)
+            found: list[Any] = parted(parts, await self._flush(joined(parts)))
+        except Exception as error:
+            found = [error] * len(calls)
+        for (_, replies), answer in zip(calls, found, strict=True):
+            if replies.done():
+                pass
+            elif isinstance(answer, Exception):
+                replies.set_exception(answer)
+            else:
+                replies.set_result(answer)
+
+    def _landed(self, calls: _Calls, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        for _, replies in calls:
+            if not replies.done():  # somebody else has cancelled the task
+                replies.set_exception(redis.ConnectionError("The exchange was cancelled."))
 
     async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
         """Wait for a stroke of the bell, at most `seconds`, as `Link.wait_bell` does."""
