@@ -235,10 +235,11 @@ def usual_parts(payload: object) -> tuple[bytes, bytes, int | None]:
     if type(payload) is not bytes or len(payload) > LIMIT or payload[-1:] != b"}":
         return b"", b"", None
     begins, _, rest = payload.partition(b',"a":[],"k":')
-    arguments, mark, put = rest[:-1].rpartition(b',"c":')
+    named = rest[:-1]
+    arguments, mark, put = named.rpartition(b',"c":')
     if mark and put.isdigit() and len(put) <= 13 and put[:1] != b"0":  # a time before the year 2286
         return begins, arguments, int(put)
-    return begins, rest[:-1], None
+    return begins, named, None
 
 
 def unseal(payload: object, queue: str, id: bytes, secrets: Secrets) -> Letter:

@@ -178,7 +178,6 @@ class TaskCrew(Crew):
         tell, me = telling.running.set, asyncio.current_task()
         assert me is not None
         began = since = time.monotonic()
-        is_called = False
         while not self.closing:
             for waiting in ranks:
                 if waiting:
@@ -186,11 +185,8 @@ class TaskCrew(Crew):
             else:
                 await self._rest()
                 began = since = time.monotonic()
-                is_called = True
-                continue
-            if is_called:
-                is_called = False
                 self._call(self.unstarted - 1)
+                continue
             its, lease = waiting.popleft()
             if its is not calling:
                 calling = its
