@@ -150,6 +150,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.stand.raw.flushall()
         self.stand.clock.jumped = 0
         self.queue.configure(keep_done=keep_done, max_crashes=max_crashes)
+        self.model.exists = True
         self.model.keeps_done, self.model.max_crashes = keep_done != 0, max_crashes
         self.compact = keep_done == "compact"
 
