@@ -49,7 +49,7 @@ SEEN = {
 
 @pytest.mark.parametrize("kind", WORKERS)
 def test_a_seed_gives_the_same_transcript_in_every_process(kind: str) -> None:
-    one, two = (simulate("--seed", "2", "--kind", kind, hashes=hashes) for hashes in ("1", "4711"))
+    one, two = (simulate("--seed", "4", "--kind", kind, hashes=hashes) for hashes in ("1", "4711"))
     assert one.returncode == two.returncode == 0, one.stdout + one.stderr
     assert one.stdout == two.stdout
     assert "handler begins" in one.stdout

@@ -95,6 +95,11 @@ def test_eighty_columns_show_everything() -> None:
     assert re.search(r"https://example.com/news/0 +60 s", text)
 
 
+def test_tasks_that_leave_no_id_in_done_are_counted_all_the_same() -> None:
+    calls = stats(todos=1, scheduled=0, in_progress=0, done=0, failed=0, counters={"acked": 2900}, workers=0)
+    assert "= 1 known, 2,900 acked in all" in drawn(Snapshot("crawl", "redis://x", calls))[3]
+
+
 def test_an_empty_queue_says_so_calmly() -> None:
     empty = stats(todos=0, scheduled=0, in_progress=0, done=0, failed=0, counters={}, todos_since=None, workers=0)
     lines = drawn(Snapshot("crawl", "redis://x", empty))

@@ -312,6 +312,44 @@ def test_a_chain_fails_with_the_call_that_fails(app: App, queue: Queue) -> None:
         result.wait(timeout=5)
 
 
+def test_another_program_finds_the_call_of_a_chain_that_is_running_whichever_queue_it_is_in(
+    url: str, name: str
+) -> None:
+    def made() -> App:
+        shop = App("shop", queues=[f"{name}-a", f"{name}-b", f"{name}-c"], url=url)
+
+        @shop.task(queue=f"{name}-b")
+        def check(x: int) -> int:
+            if x > 100:
+                raise ValueError("too large")
+            return x
+
+        @shop.task(queue=f"{name}-c")
+        def ship(x: int) -> str:
+            return f"shipped {x}"
+
+        return shop
+
+    shop, elsewhere = made(), made()
+    check, ship = shop.functions["check"], shop.functions["ship"]
+    good, bad = (check.call(number).then(ship).delay() for number in (1, 101))
+    seen = [
+        elsewhere.result(good.id), elsewhere.result(good.id, elsewhere.functions["ship"]),
+        elsewhere.result(good.id, queue=good.queue), elsewhere.result(good.id, queue=f"{name}-b"),
+    ]  # fmt: skip
+    assert [one.info().state for one in seen] == [State.TODOS] * 4
+    assert elsewhere.result(good.id, queue=f"{name}-a").info().state is None
+    with pytest.raises(TimeoutError, match=f"why {name}-b"):
+        seen[0].wait(0)
+    carry_out(shop, shop.queue(f"{name}-b"))
+    carry_out(shop, shop.queue(f"{name}-c"))
+    assert [one.wait(5) for one in seen] == ["shipped 1"] * 4
+    with pytest.raises(CallFailed, match="too large"):
+        elsewhere.result(bad.id).wait(5)
+    for one in (shop, elsewhere):
+        one.close()
+
+
 # ---- results of calls that were put elsewhere
 
 

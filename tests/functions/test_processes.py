@@ -23,9 +23,9 @@ import pytest
 from tests.rig import pool
 from tests.rig.calling import failure
 from tests.rig.processes import Processes
-from tests.rig.waiting import wait_until
+from tests.rig.waiting import until, wait_until
 from timeoutq import AsyncQueue, Queue, Worker
-from timeoutq.functions import App, BadFunction, CallCancelled, Calls, Context, Result, processes, running
+from timeoutq.functions import App, BadFunction, CallCancelled, CallNext, Calls, Context, Result, processes, running
 from timeoutq.functions.errors import NoProcess
 from timeoutq.words.errors import InvalidInput, WorkerBroken
 from timeoutq.worker import forks
@@ -264,6 +264,36 @@ async def test_a_call_for_which_no_process_can_be_started_waits_for_one_and_no_a
     told = [one.getMessage() for one in caplog.records if "no pool process" in one.getMessage()]
     assert len(told) == 1
     assert all(words in told[0] for words in ("echo()", "Too many open files", "raise `ulimit -n`"))
+
+
+@pytest.mark.parametrize("why", ["its time is over", "cancelled"])
+async def test_a_middleware_hears_that_the_process_was_killed_for_the_worker(
+    app: App, jobs: AsyncQueue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
+) -> None:
+    seen: list[type[BaseException]] = []
+
+    def tells(_: Context[None], call_next: CallNext) -> Any:
+        try:
+            return call_next()
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    monkeypatch.setattr(pool.app, "inner", [tells])
+    seconds = 0.2 if why == "its time is over" else None
+    call = await app.named("waits").options(max_runtime=seconds, retry=[]).adelay(str(tmp_path / "begun"))
+    working = asyncio.create_task(Worker(jobs, Calls(pool.app), burst=True, signals=False).run())
+    if seconds is None:
+        await until((tmp_path / "begun").exists)
+        await call.acancel("ann")
+    async with asyncio.timeout(60):
+        await working
+    assert (await call.ainfo()).error == (
+        "TimeoutError: max_runtime of 0.2 s is over" if seconds else "cancelled by ann"
+    )
+    await until(lambda: bool(seen))
+    assert seen == [asyncio.CancelledError]
+    await app.aclose()
 
 
 @pytest.mark.parametrize("lacks", ["Pipe", "subprocess.Popen"])

@@ -319,6 +319,32 @@ def test_what_a_middleware_that_is_a_def_raises_fails_the_call_and_what_it_catch
             odd.wait()
 
 
+async def test_a_middleware_that_is_a_def_hears_that_the_function_was_given_up(app: App, jobs: AsyncQueue) -> None:
+    goes_on, seen = threading.Event(), list[object]()
+
+    @app.middleware
+    def tells(ctx: Context[None], call_next: CallNext) -> Any:
+        try:
+            seen.append(call_next())
+        except BaseException as error:
+            seen.append((type(error), ctx.cancelled))
+            raise
+
+    @app.task(max_runtime=0.1, retry=[])
+    def long() -> str:
+        goes_on.wait(30)
+        return "late"
+
+    call = await long.adelay()
+    async with working(Calls(app), jobs):
+        with pytest.raises(CallFailed, match=r"max_runtime of 0\.1 s is over"):
+            await call
+        goes_on.set()
+        await until(lambda: bool(seen))
+    assert seen == [(asyncio.CancelledError, True)]
+    await app.aclose()
+
+
 def test_an_app_has_no_middleware_that_is_a_def_beside_a_function_that_is_an_async_def() -> None:
     def around(ctx: Context[None], call_next: CallNext) -> Any:
         return call_next()

@@ -110,7 +110,7 @@ def _lines(seen: Snapshot) -> Iterator[Sequence[Any]]:
         yield "keep-done", "compact"
     for name, per_second in rates(seen.history).items():
         yield f"{name}/s", f"{per_second:.2f}"
-    for name in ("reruns", "calls_expired"):
+    for name in ("acked", "reruns", "calls_expired"):
         if count := stats.counters.get(name):
             yield name.replace("_", " "), count
     yield "ready tasks since", iso(stats.todos_since)

@@ -596,14 +596,20 @@ class Program:
     ) -> Result[Any]:
         """Give what stands for the result of a call that was put elsewhere, by its id; asks nobody yet.
 
-        With the function, the result is read as the type that the function says. `queue` is the queue of the call (of a
-        chain, of its first call), if that is not the function's, or the usual one. Raises `InvalidInput`.
+        With the function, the result is read as the type that the function says. `queue` is the queue of the call, if
+        that is not the function's, or the usual one. The first call of a chain is looked for in all queues of the app,
+        unless `queue` is another than that of the last call. Raises `InvalidInput`.
         """
-        named = self.queue_of(queue) if function is None or queue is not None else function.settings.queue
-        places: list[tuple[str, bytes]] = []
-        for own, name in ids.chain(arguments.task_id(id)):
-            following = self._functions.get(name)
-            places.append((named if following is None else following.settings.queue, own))
+        first, *following = ids.chain(arguments.task_id(id))
+        of_last = [self._functions[name].settings.queue for _, name in following[-1:] if name in self._functions]
+        if not following or (queue is not None and queue not in of_last):
+            named = self.queue_of(queue) if function is None or queue is not None else function.settings.queue
+            places = [(named, first[0])]
+        else:
+            places = [(one, first[0]) for one in self.queues.names]
+        for own, name in following:
+            known = self._functions.get(name)
+            places.append((places[0][0] if known is None else known.settings.queue, own))
         returns = Any if function is None else function.definition.returns
         return Result(self.sender, places, returns)
 

@@ -6,6 +6,7 @@ lines and notes. A pool process ends when its worker does, however that ends.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
@@ -165,6 +166,7 @@ class Hold:
         self._pool, self._definition, self._process = pool, definition, process
         self._lock = threading.Lock()
         self._works = self._killed = self._left = False
+        self._stopped = False  # whether it was killed because nobody waits for the call any more
         self._spoilt = False  # whether the process cannot be used again
 
     @property
@@ -210,7 +212,7 @@ class Hold:
     def kill(self) -> None:
         """Kill the process, because nobody waits for the call any more."""
         with self._lock:
-            self._killed = True
+            self._killed = self._stopped = True
             if self._works and self._process is not None:
                 self._process.kill()
 
@@ -223,6 +225,8 @@ class Hold:
     @contextmanager
     def _working(self) -> Iterator[None]:
         with self._lock:
+            if self._stopped:
+                raise asyncio.CancelledError
             if self._killed:
                 raise WorkerBroken(f"the pool process of {self._definition.name}() has ended")
             self._works = True
@@ -234,6 +238,8 @@ class Hold:
             if dead is not None:
                 dead.kill()  # what its function has started lives still
             how = f"cannot be used: {error}" if dead is None else f"has died, with {dead.end()}"
+            if self._stopped:  # a middleware hears this
+                raise asyncio.CancelledError from None
             broken: Any = WorkerBroken(f"the pool process of {self._definition.name}() {how}")
             broken.told_trace = b""
             raise broken from None

@@ -308,7 +308,10 @@ class CallRunner:
 
         def run(context: Context[Any], opened: Opened) -> Any:
             def call_next(given: Context[Any] | None = None, /) -> Any:
-                return after(_checked(context if given is None else given), opened)
+                found = after(_checked(context if given is None else given), opened)
+                if context.notes is not None and context.notes.stopped:  # what it returned is lost
+                    raise asyncio.CancelledError
+                return found
 
             return self._app.inner[at](context, call_next)
 

@@ -88,8 +88,9 @@ class _Link(Generic[C]):
         self._free: list[C] = []
         self._listeners: list[C] = []
         """Connections on which nobody waits for the bell now."""
-        self._heard: set[C] = set()  # those on which somebody does
-        self._all: set[C] = set()
+        # in order, as sets are not, so that a simulation can be repeated
+        self._heard: dict[C, None] = {}  # those on which somebody does
+        self._all: dict[C, None] = {}
         self._has_failed = False
         self._shares = True
 
@@ -126,7 +127,7 @@ class _Link(Generic[C]):
         except LINK_ERRORS:
             self._has_failed = True
             raise
-        self._all.add(found)
+        self._all[found] = None
         return cast("C", found)
 
     async def _ask(self, sentinel: Endpoint, command: Command) -> Any:
@@ -152,7 +153,7 @@ class _Link(Generic[C]):
                 self._drop(self._free.pop())
 
     def _drop(self, found: C) -> None:
-        self._all.discard(found)
+        self._all.pop(found, None)
         found.abort()
 
     def _fail(self, found: C, error: BaseException) -> None:
@@ -161,7 +162,7 @@ class _Link(Generic[C]):
 
     async def _hear(self, commands: Sequence[Command], seconds: float) -> list[Any]:
         found = self._reused(self._listeners) or await self._opened()
-        self._heard.add(found)
+        self._heard[found] = None
         try:
             replies: list[Any] = await settled(found.exchange(commands, self._patience, max(0.001, seconds)))
             # a wait that was refused does not keep the server from the commands behind it
@@ -171,7 +172,7 @@ class _Link(Generic[C]):
             self._drop(found)
             raise
         finally:
-            self._heard.discard(found)
+            self._heard.pop(found, None)
         self._listeners.append(found)
         return replies
 
@@ -186,7 +187,7 @@ class _Link(Generic[C]):
         """Close all connections; who waits for a bell is told."""
         self._free.clear()
         self._listeners.clear()
-        closing = [self._all.pop() for _ in range(len(self._all))]
+        closing = [self._all.popitem()[0] for _ in range(len(self._all))]
         for found in closing:
             found.abort()
         for found in closing:

@@ -83,7 +83,11 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
             at = (yield from sending.answer(talk, talk.operations.inspect(before))).state
             if at not in (None, State.DONE):
                 return _reason(found, "unknown", f"it is put when {before!r} has returned, which is {at}", before)
-        return _reason(found, "unknown", "no state holds it: it was never put, or it was forgotten or pruned later")
+        first, chained, _ = found.info.task.partition(">")
+        more = f"; or it follows {first!r}, which may be in another queue" if first and chained else ""
+        return _reason(
+            found, "unknown", f"no state holds it: it was never put, or it was forgotten or pruned later{more}"
+        )
     code, message = judge(found)
     if code == "queued" and found.workers:
         alive = yield from _alive(talk, found.now)

@@ -100,7 +100,9 @@ def _equation(counts: dict[State, int], stats: Stats, width: int) -> list[Text]:
         kept = " (compact)" if stats.compact and state is State.DONE else ""
         words.append(one_line((plus, ""), (f"{number(count)} ", f"bold {colour}"), (state, colour), (kept, DIM)))
     lines = [one_line()]
-    for piece in (*words, one_line(("= ", ""), (f"{number(stats.known)} known", "bold"))):
+    acked = stats.counters.get("acked", 0)
+    ever = f", {number(acked)} acked in all" if acked > stats.done else ""  # calls of functions leave `done` at once
+    for piece in (*words, one_line(("= ", ""), (f"{number(stats.known)} known", "bold"), (ever, DIM))):
         if lines[-1].cell_len and lines[-1].cell_len + 1 + piece.cell_len > width:
             lines.append(one_line())
         lines[-1].append(" " if lines[-1].cell_len else "").append_text(piece)
