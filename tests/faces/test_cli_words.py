@@ -30,6 +30,14 @@ def test_a_line_of_json_may_name_its_group(say: Say, queue: Queue) -> None:
     assert queue.inspect("e").host == "x"
 
 
+def test_lines_of_json_that_are_put_as_ids_are_told_of_once(say: Say, queue: Queue) -> None:
+    lines = b'{"url": "https://a.example/"}\n{"url": "https://b.example/"}\n'
+    done = say("put", queue.name, stdin=lines)
+    assert (done.code, done.facts) == (0, {"added": "2"})
+    words = "timeoutq: line 1 is put as the id of a task, as it stands: for lines of JSON, give --jsonl"
+    assert done.err.splitlines() == [words]
+
+
 WRONG_LINES = {
     b'{"task": "a", "grp": "x"}': "unknown key 'grp': a line has task, payload, group, priority, improve, rerun",
     b'{"task": "a", "priority": "1"}': "priority must be a whole number from -1,000 to 1,000, not '1'",

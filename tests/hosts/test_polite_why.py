@@ -90,8 +90,10 @@ def test_a_task_that_somebody_works_on_says_who_and_for_how_long(fake: FakeQueue
 def test_a_task_of_a_worker_that_gives_no_sign_of_life_says_when_others_get_it(fake: FakeQueue) -> None:
     lease = hold(fake, A)
     beat(fake, lease.holder)
-    fake.clock.advance(29)
-    expect(fake, A, "running", f"worker {lease.holder} works on it")
+    fake.clock.advance(11)
+    assert "sign of life" not in fake.why(A).message
+    fake.clock.advance(18)
+    expect(fake, A, "running", f"worker {lease.holder} works on it", "; its last sign of life was 29.0 s ago")
     fake.clock.advance(11)
     expect(fake, A, "running", f"worker {lease.holder} has it, but has given no sign of life for 40.0 s", "in 20.0 s")
 

@@ -33,7 +33,7 @@ def dotted(path: Path) -> str:
 ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
-    "cli": 4380,
+    "cli": 4385,
     "client": 3920,
     "crawlee": 480,
     "django": 680,
@@ -45,7 +45,7 @@ BUDGETS = {
     "server": 3300,
     "testing": 670,
     "urls": 1140,
-    "verbs": 2880,
+    "verbs": 2885,
     "watch": 3660,
     "words": 2450,
     "worker": 6170,

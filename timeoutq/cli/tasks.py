@@ -104,6 +104,7 @@ class Intake:
     spider: str | None = None  # the spider of Scrapy that owns the queue
     pause: float = 0.0  # between two sitemaps, seconds: the delay of the queue
     unlike: int = 0  # how many URLs the spider writes in another form
+    hinted: bool = False  # whether a line was told of that may be JSON
     refused: Counter[str] = field(default_factory=Counter[str])  # URLs and sitemaps
 
     @property
@@ -221,6 +222,9 @@ class Intake:
                 if self.source.as_jsonl:
                     return _read_jsonl(bare)
                 bare = arguments.task_id(bare)
+                if bare.startswith(b'{"') and not self.hinted:
+                    self.hinted = True
+                    say(f"line {number} is put as the id of a task, as it stands: for lines of JSON, give --jsonl")
             return bare if self.payload is None else Task(bare, self.payload)
         except InvalidInput as error:
             raise InvalidInput(f"line {number}: {error}") from error

@@ -32,6 +32,8 @@ MAY_LACK = ("queued", "due", "overdue", "suspect")
 """The reasons behind which may stand that the workers lack the function of a call."""
 LATELY = 150.0
 """Seconds after which a worker that has not told again which functions it has is gone."""
+LATE = 15.0
+"""Seconds after the last sign of life of a worker, which gives one every ten, from which it may be dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,10 @@ def explain_call(talk: Talk, call: Call[Why]) -> Flow[Reason]:
                     f"worker {one.worker} has it, but has given no sign of life for {_span(found.now - one.beat)}: "
                     f"its lease runs out in {_span(found.info.lease_left or 0.0)}, and then others get the task"
                 )
-            elif one.worker == found.info.holder and one.trouble:
-                message += f"; the worker says: {one.trouble}"
+            elif one.worker == found.info.holder:
+                message += f"; the worker says: {one.trouble}" if one.trouble else ""
+                if (silent := found.now - one.beat) > LATE:
+                    message += f"; its last sign of life was {_span(silent)} ago"
     lacking = (yield from _lacking(talk, found)) if code in MAY_LACK else None
     return _reason(found, code, message) if lacking is None else _reason(found, "no_function", lacking)
 
