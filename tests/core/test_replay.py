@@ -144,6 +144,28 @@ async def test_a_claim_that_is_cancelled_gives_back_what_it_took(proxy: Proxy, u
             assert (await other.stats()).counters["released"] == 1
 
 
+@pytest.mark.parametrize("later", range(1, 8))
+async def test_claims_that_are_cancelled_on_their_way_with_calls_of_others_leave_no_leases(
+    url: str, name: str, later: int
+) -> None:
+    async with AsyncQueue(name, url) as queue, AsyncQueue(name, url) as other:
+        await queue.put(f"t{i}" for i in range(20))
+        first = asyncio.create_task(queue.inspect("t0"))
+        await asyncio.sleep(0)  # a flush is under way
+        claims = [asyncio.create_task(queue.claim(1)) for _ in range(10)]
+        stays = asyncio.create_task(queue.inspect("t1"))
+        for _ in range(later):
+            await asyncio.sleep(0)
+        for claim in claims:
+            claim.cancel()
+        found = await asyncio.gather(*claims, return_exceptions=True)
+        await asyncio.gather(first, stays)
+        held = sum(len(one) for one in found if isinstance(one, list))
+        async with asyncio.timeout(5):
+            while (await other.stats()).in_progress != held:
+                await asyncio.sleep(0.01)
+
+
 # ---- addresses
 
 

@@ -16,13 +16,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+import redis
 from crawlee import Request
 from crawlee.configuration import Configuration
 from crawlee.storage_clients import MemoryStorageClient
 from crawlee.storages import Dataset, KeyValueStore, RequestQueue
 
 from tests.rig.invariants import check
-from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue
+from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, ServerFull
 from timeoutq.crawlee import TimeoutqStorageClient
 from timeoutq.crawlee import queue as module
 from timeoutq.crawlee.queue import TimeoutqRequestQueueClient as Client
@@ -239,6 +240,35 @@ async def test_urls_put_by_hand_are_requests_and_what_is_no_request_fails(opened
     assert "url" in str((await opened.queue.inspect("no url")).error)
 
 
+async def test_a_request_that_has_failed_counts_as_handled(opened: Client) -> None:
+    await opened.add_batch_of_requests([page(1)])
+    (lease,) = await opened.queue.claim()
+    await opened.queue.fail(lease, "it was claimed by hand", give_up=True)
+    found = await opened.get_request(page(1).unique_key)
+    assert found is not None
+    assert found.was_already_handled
+    assert (await opened.get_metadata()).handled_request_count == 1
+
+
+async def test_while_the_server_takes_no_reclaim_the_request_that_came_with_it_is_fetched(
+    opened: Client, raw: redis.Redis
+) -> None:
+    await opened.add_batch_of_requests([page(1), page(2)])
+    first = await opened.fetch_next_request()
+    assert first is not None
+    raw.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(ServerFull):
+            await opened.reclaim_request(first)
+    finally:
+        raw.config_set("maxmemory", "0")
+    second = await opened.fetch_next_request()
+    assert second is not None
+    assert {first.url, second.url} == {page(1).url, page(2).url}
+    assert await told(opened.reclaim_request(first)) == (True, False)
+    assert await told(opened.mark_request_as_handled(second)) == (True, True)
+
+
 async def test_of_a_batch_with_a_request_that_is_no_json_nothing_is_put(opened: Client) -> None:
     with pytest.raises(InvalidInput):
         await opened.add_batch_of_requests([page(1), Request.from_url("https://a.example/2", payload=b"\xff")])
@@ -357,6 +387,14 @@ async def test_a_queue_without_a_name_is_purged_if_nobody_lives_on_it(url: str) 
     async with TimeoutqStorageClient(url) as process:
         anew = await process.create_rq_client()
         assert (await anew.get_metadata()).total_request_count == 0
+
+
+async def test_a_queue_without_a_name_that_is_opened_by_its_id_is_purged_and_has_no_name(url: str) -> None:
+    async with TimeoutqStorageClient(url) as process:
+        await (await process.create_rq_client(alias="news")).add_batch_of_requests([page(1)])
+    async with TimeoutqStorageClient(url) as process:
+        found = await (await process.create_rq_client(id="unnamed.news")).get_metadata()
+        assert (found.id, found.name, found.total_request_count) == ("unnamed.news", None, 0)
 
 
 async def test_the_requests_of_a_killed_process_come_back_within_the_lease_also_on_a_queue_without_a_name(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,28 @@ def test_a_call_that_has_expired_is_listed_with_the_attempts_that_began(ran: boo
         assert found.ended == put + (100 if ran else 60)
         assert (found.error or "").startswith("expired: it was to begin by ")
         assert [(one.how, one.error) for one in found.attempts] == [("failed", "ValueError: boom")] * ran
+
+
+def test_a_def_that_waited_for_a_thread_began_when_it_got_one(url: str, queue: Queue) -> None:
+    own, go_on = App(queue.name, url=url, threads=1), threading.Event()
+
+    @own.task(keep_result=60)
+    def slow() -> bool:
+        return go_on.wait(30)
+
+    @own.task(keep_result=60)
+    async def other() -> None: ...  # with it, the worker claims more calls than it has threads
+
+    calls = own.put([slow.call(), slow.call()])
+    with at_work(own):
+        wait_until(lambda: all(one.info().state == "in_progress" for one in calls))
+        claimed = time.time()
+        wait_until(lambda: time.time() > claimed + 0.5)
+        go_on.set()
+        assert [one.wait(30) for one in calls] == [True, True]
+    first, second = sorted(record_of(one).starts[0] or 0 for one in calls)
+    assert (first < claimed, second > claimed + 0.3) == (True, True)
+    own.close()
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["the first call of a queue", "a later call"])
@@ -332,6 +355,21 @@ def test_the_calls_of_a_batch_and_its_callback_say_when_they_were_put(app: App) 
         t.advance(5)
         t.run()
         assert [record_of(call).put for call in (*batch.calls, batch.then)] == [1_000_000.0] * 3
+
+
+def test_what_follows_says_when_it_was_put_if_its_result_is_kept_for_this_call_alone(app: App) -> None:
+    @app.task
+    async def first() -> int:
+        return 1
+
+    @app.task(keep_result=0)
+    async def last(number: int) -> int:
+        return number
+
+    with app.test(start=1_000_000.0) as t:
+        kept = first.call().then(last.options(keep_result=60)).delay()
+        t.run()
+        assert (kept.wait(), record_of(kept).put) == (1, 1_000_000.0)
 
 
 def test_what_a_hand_has_written_into_a_record_is_read_as_far_as_it_can_be(queue: Queue, raw: Any) -> None:

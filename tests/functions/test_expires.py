@@ -161,6 +161,23 @@ def test_the_grace_of_a_schedule_holds_for_the_run_and_so_does_expires(t: AppTes
         app.schedules.set("e", send.options(expires=at(100)).call("x"), every=900)
 
 
+def test_a_tick_that_has_expired_runs_when_somebody_retries_it(t: AppTest) -> None:
+    queue = t.queue()
+    app.schedules.set("d", warm.call(4), every=900, overlap=True)
+    found = queue.schedules.get("d")
+    assert found is not None and found.next is not None
+    t.advance(found.next - t.clock.now + 61)
+    assert queue.schedules.tick() == 1
+    app.schedules.cancel("d")
+    t.run()
+    assert began == []
+    (expired,) = [entry.task for entry in queue.each("failed")]
+    t.advance(3600)
+    queue.retry_failed(expired)
+    t.run()
+    assert (began, queue.stats().counters["calls_expired"]) == ([4], 1)
+
+
 def test_of_2_000_calls_none_begins_late_and_each_other_is_counted() -> None:
     own, chance = App("own"), random.Random(7)
     moments: list[tuple[float, float]] = []

@@ -43,7 +43,8 @@ def test_job_attributes(app: App, queue: Queue) -> None:
     queue.pause()
     info = result.info()
     assert (result.id, result.queue, info.state, info.failures) == (info.task, queue.name, State.TODOS, 0)
-    assert info.payload == {"v": 1, "f": "parse", "a": [], "k": {"page": "x"}}  # job.func_name, job.args, job.kwargs
+    # job.func_name, job.args, job.kwargs; and when it was put, for the record of the call
+    assert info.payload == {"v": 1, "f": "parse", "a": [], "k": {"page": "x"}, "c": info.payload["c"]}
     queue.resume()
     with at_work(app):
         wait_until(lambda: result.info().state is State.SCHEDULED)

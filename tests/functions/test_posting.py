@@ -17,8 +17,10 @@ from tests.functions.running import carry_out
 from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue, State
 from timeoutq.functions import App, CallCancelled, CallFailed, CallGone, Context, outcomes
+from timeoutq.functions.client import Sender, Steps
 from timeoutq.server.calls import Kept
 from timeoutq.verbs import sending
+from timeoutq.words.model import Ended
 
 
 @dataclass
@@ -122,6 +124,22 @@ def test_a_wait_ends_after_its_time(app: App, queue: Queue) -> None:
         await app.aclose()
 
     asyncio.run(caller())
+
+
+def test_the_timeout_of_a_chain_is_for_all_its_calls_together(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, left = [100.0], list[float | None]()
+
+    def hearing(self: Sender, queue: str, id: bytes, seconds: float | None) -> Steps[Ended | None]:
+        yield queue, lambda _: left.append(seconds)
+        here[0] += 4
+        return Ended(id.decode(), State.DONE, b"1") if len(left) < 3 else None
+
+    chain = call(app, "add", 1).then(app.functions["double"]).then(app.functions["double"]).delay()
+    monkeypatch.setattr(Sender, "hearing", hearing)
+    monkeypatch.setattr("timeoutq.functions.client.time.monotonic", lambda: here[0])
+    with pytest.raises(TimeoutError, match="has not ended within 10 s"):
+        chain.wait(10)
+    assert left == [10, 6, 2]
 
 
 # ---- what a call does not return

@@ -72,6 +72,22 @@ def test_a_process_runs_one_call_after_the_other_and_ends_with_the_worker(
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_process_that_was_killed_while_it_was_free_is_replaced_and_no_call_fails(
+    call: Callable[..., Result[Any]],
+) -> None:
+    pid, _ = call("who").wait(30)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not lives(pid))
+    assert call("who").wait(30)[0] != pid
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_call_of_a_schedule_sees_its_tick(queue: Queue, app: App) -> None:
+    queue.put({"nightly": {"v": 1, "f": "speaks", "a": ["x"], "w": 1_700_000_000_500}})
+    assert app.result("nightly").wait(30) == ["speaks", "nightly", 1, True, 1_700_000_000.5, None, False]
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_copy_that_a_function_forks_has_no_part_in_the_calls(call: Callable[..., Result[Any]]) -> None:
     assert call("forks", "returns").wait(30) == "the function"
     assert [call("echo", number).wait(10) for number in range(5)] == list(range(5))
@@ -241,6 +257,17 @@ def test_a_call_that_is_cancelled_when_its_process_has_just_answered_leaves_no_p
     assert hold.run(b'{"v":1,"f":"speaks","a":["x"]}', context, opened)[:2] == ["speaks", "a"]
     with pytest.raises(ProcessLookupError):  # not even a zombie is left
         os.kill(process._process.pid, 0)
+
+
+def test_a_call_that_ends_behind_its_worker_leaves_no_process() -> None:
+    of_worker = processes.Processes()
+    hold = of_worker.hold(pool.who.definition)
+    hold.begin()
+    pid = hold._process._process.pid  # type: ignore[union-attr]  # it has begun
+    of_worker.close()
+    hold.leave()
+    with pytest.raises(ProcessLookupError):  # not even a zombie is left
+        os.kill(pid, 0)
 
 
 async def test_a_call_for_which_no_process_can_be_started_waits_for_one_and_no_attempt_counts(

@@ -122,6 +122,14 @@ def test_what_has_no_name_for_callers_travels_by_its_place() -> None:
     assert sent(mixed, 1, y=5) == ("[1,5]", "{}")
 
 
+def test_behind_an_argument_that_was_left_out_the_others_keep_their_parameters() -> None:
+    def sized(width: int = 1, height: int = 2, *rest: int) -> None: ...
+
+    encoded = sent(sized, height=5)
+    assert encoded == ("[]", '{"height":5}')
+    assert came(sized, *encoded) == ([], {"height": 5})
+
+
 def test_what_json_would_change_is_refused_where_nothing_says_its_type() -> None:
     for value in ((1, 2), [(1,)], {"a": {1: 2}}, {3}, b"x", Colour.RED, Place(1, 2), date(2026, 1, 1)):
         said = refused(bare, value)

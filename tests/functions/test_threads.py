@@ -16,6 +16,7 @@ from tests.rig.waiting import until
 from timeoutq import AsyncQueue, Lease, Queue, Worker
 from timeoutq.functions import App, BadFunction, CallExpired, CallFailed, CallNext, Calls, Context
 from timeoutq.verbs import sending
+from timeoutq.worker.processes.ledger import SharedLedger
 from timeoutq.worker.served import Place
 
 
@@ -116,6 +117,26 @@ async def test_a_def_that_waits_for_a_thread_can_be_cancelled(app: App, jobs: As
         goes_on.set()
         await until(lambda: worker.tally.acked == 1)
     assert (len(begun), queue.stats().failed) == (1, 1)
+    await app.aclose()
+
+
+async def test_a_def_that_waits_for_a_thread_is_not_blamed_for_the_end_of_its_process(
+    app: App, jobs: AsyncQueue
+) -> None:
+    hold, goes_on, begun = holding(app)
+    await app.aput(hold.call(number) for number in range(3))
+    ledger = SharedLedger(100)
+    worker = Worker(jobs, Calls(app, threads=1), signals=False, ledger=ledger)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: len(worker.running) == 3)
+    left = ledger.read()  # what a supervisor would read if the process was killed now
+    assert (len(begun), len(left.started), len(left.held)) == (1, 1, 2)
+    goes_on.set()
+    await until(lambda: worker.tally.acked == 3)
+    assert not any(ledger.read()[:3])
+    worker.stop()
+    await running
+    ledger.close()
     await app.aclose()
 
 

@@ -37,18 +37,18 @@ BUDGETS = {
     "client": 3920,
     "crawlee": 480,
     "django": 680,
-    "functions": 4950,
+    "functions": 4960,
     "gateway": 6050,
     "lua": 4900,
     "rooms": 2940,
     "scrapy": 2370,
-    "server": 3300,
+    "server": 3340,
     "testing": 670,
     "urls": 1140,
-    "verbs": 2885,
+    "verbs": 2890,
     "watch": 3660,
     "words": 2450,
-    "worker": 6170,
+    "worker": 6210,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
 

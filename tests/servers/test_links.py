@@ -21,7 +21,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import InvalidInput, Queue
 from timeoutq.client import AsyncQueue
 from timeoutq.server.calls import Command
-from timeoutq.server.link import AsyncLink, AsyncLinks, Link
+from timeoutq.server.link import AsyncLink, AsyncLinks, Link, joined, parted
 from timeoutq.server.server import Server
 
 Send = Callable[..., Any]
@@ -193,15 +193,23 @@ async def test_what_is_sent_while_a_flush_is_under_way_travels_together_and_each
     url: str, raw: redis.Redis
 ) -> None:
     link = AsyncLink(Server(url, None, 5.0))
-    lists: list[list[Command]] = [[("ECHO", str(i)), ("INCRBY", "sum", i)] for i in range(50)]
+    lists: list[list[Command]] = [[("ECHO", str(i)), ("INCRBY", "sum", i)] for i in range(30)]
     lists[7].insert(1, ("NO", "COMMAND"))
     _, *found = await many(link, [("PING",)], *lists)  # the first flush may arrive behind the other
     assert connections(raw) == 2, "one for the first flush, and one for all others"
     assert isinstance(found[7].pop(1), redis.ResponseError), "an error of the server is a reply like others"
-    assert [echo for echo, _ in found] == [str(i).encode() for i in range(50)]
-    assert [total for _, total in found] == [sum(range(i + 1)) for i in range(50)]
+    assert [echo for echo, _ in found] == [str(i).encode() for i in range(30)]
+    assert [total for _, total in found] == [sum(range(i + 1)) for i in range(30)]
     await asyncio.sleep(0)
     assert not link._tasks, "what has sent them is forgotten"
+    await link.close()
+
+
+async def test_no_more_than_32_calls_travel_together(url: str, raw: redis.Redis) -> None:
+    link = AsyncLink(Server(url, None, 5.0))
+    lists: list[list[Command]] = [[("ECHO", str(i))] for i in range(65)]
+    _, *found = await many(link, [("PING",)], *lists)
+    assert (connections(raw), found) == (4, [[str(i).encode()] for i in range(65)])
     await link.close()
 
 
@@ -300,6 +308,15 @@ async def test_lists_for_several_nodes_are_sent_to_all_of_them(monkeypatch: pyte
     assert found == [["ONE"], ["TWO", "THREE"], ["FOUR"]]
 
 
+def test_lists_that_travel_together_wait_for_the_most_replicas_and_each_hears_how_many_there_were() -> None:
+    parts: list[list[Command]] = [
+        [("ECHO", "a"), ("WAIT", 0, 1)], [("ECHO", "b")], [("ECHO", "c"), ("WAIT", 2, 300)],
+        [("ECHO", "d"), ("WAIT", 1, 800)],
+    ]  # fmt: skip
+    assert joined(parts) == [("ECHO", "a"), ("ECHO", "b"), ("ECHO", "c"), ("ECHO", "d"), ("WAIT", 2, 300)]
+    assert parted(parts, [b"a", b"b", b"c", b"d", 1]) == [[b"a", 1], [b"b"], [b"c", 1], [b"d", 1]]
+
+
 async def test_a_call_is_answered_behind_code_that_cancels_all_other_tasks(url: str) -> None:
     link = AsyncLink(Server(url, None, 5.0))
     others = [asyncio.create_task(link.send([("PING",)])) for _ in range(4)]
@@ -357,17 +374,23 @@ async def test_behind_a_flush_that_failed_the_next_call_departs_at_once(url: str
     await link.close()
 
 
-async def test_a_call_that_is_cancelled_on_its_way_leaves_the_others_their_replies(url: str, raw: Any) -> None:
+@pytest.mark.parametrize("is_sent", [False, True])
+async def test_a_call_that_is_cancelled_on_its_way_leaves_the_others_their_replies(
+    url: str, raw: Any, is_sent: bool
+) -> None:
     link = AsyncLink(Server(url, None, 5.0))
+    if is_sent:  # a second connection is there, so nothing waits for one
+        await many(link, [("PING",)], [("PING",)])
     calls = [asyncio.create_task(link.send([("INCRBY", "sum", 10**i)])) for i in range(4)]
     while not link._tasks:  # until those behind the first one have departed
         await asyncio.sleep(0)
+    await asyncio.sleep(0)
     assert not any(call.done() for call in calls[1:])
     calls[1].cancel()
     async with asyncio.timeout(5):
         await asyncio.gather(*calls, return_exceptions=True)
     assert [call.cancelled() for call in calls] == [False, True, False, False]
-    assert raw.get("sum") == "1111"
+    assert raw.get("sum") == ("1111" if is_sent else "1101")
     await link.close()
 
 
@@ -689,6 +712,37 @@ def test_a_heavy_command_of_which_nothing_more_gets_through_says_that_it_could_n
         with pytest.raises(redis.TimeoutError, match="Timeout writing to socket"):
             sent(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", face)
         assert 3 < time.monotonic() - began < 6
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_a_reply_in_pieces_has_its_whole_time_though_an_earlier_one_on_its_connection_came_in_pieces(
+    face: str,
+) -> None:
+    def serve() -> None:
+        with suppress(OSError), listener.accept()[0] as peer:
+            while peer.recv(65536):
+                peer.sendall(b"$4\r\nec")
+                time.sleep(0.1)
+                peer.sendall(b"ho\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, asyncio.Runner() as runner:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        server = Server(f"redis://127.0.0.1:{listener.getsockname()[1]}/0", None, 1.0)
+        link = Link(server) if face == "sync" else AsyncLink(server)
+
+        async def echo(seconds: float) -> Any:
+            await asyncio.sleep(seconds)
+            found = link.send([("ECHO", "echo")])
+            return found if isinstance(found, list) else await found
+
+        try:
+            assert [runner.run(echo(seconds)) for seconds in (0.0, 0.5)] == [[b"echo"]] * 2
+        finally:
+            closed = link.close()
+            if closed is not None:
+                runner.run(closed)
+            thread.join(10)
 
 
 def sent(where: str, face: str, *before: Command, size: int = 8_000_000) -> list[Any]:

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.rig.command import Say, say
-from tests.rig.waiting import wait_until
+from tests.rig.waiting import until, wait_until
 from timeoutq import Ack, AsyncQueue, Lease, Politeness, Queue, UnsafeServer, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import fake_async_queue
@@ -109,3 +109,25 @@ async def test_why_says_that_a_full_server_does_not_take_the_end_of_a_task(serve
             raw.config_set("maxmemory", 0)
             assert (await working).acked == 2
         assert queue.why("page").code == "done"
+
+
+async def test_a_worker_has_no_trouble_any_more_when_the_server_has_taken_what_goes_before_an_ack(
+    server: EmbeddedServer,
+) -> None:
+    with redis.Redis.from_url(server.url) as raw, Queue("many", server.url) as queue:
+
+        async def handler(lease: Lease) -> Ack | None:
+            if lease.task != "page":
+                return None
+            raw.config_set("maxmemory", 1)
+            return Ack(put=[f"link {number}" for number in range(5_000)])  # more than fit into one ack
+
+        queue.put("page")
+        async with AsyncQueue("many", server.url) as mine:
+            worker = Worker(mine, handler, burst=True, signals=False)
+            working = asyncio.create_task(worker.run())
+            (leases,) = worker._leases
+            await until(lambda: "out of memory" in "".join(leases.untaken.values()))
+            raw.config_set("maxmemory", 0)
+            assert (await working).acked == 5_001
+            assert leases.untaken == {}

@@ -6,9 +6,10 @@ Each link here has made an exchange before, so that it has a connection.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import pytest
@@ -109,6 +110,39 @@ async def test_a_reply_of_which_no_more_comes_is_given_up() -> None:
             await link.send([("GET", "x")])
         assert time.monotonic() - began > 1.4
         assert await link.send([("GET", "x")]) == [b"next"]
+
+
+async def test_what_travels_together_has_the_time_of_one_reply() -> None:
+    async with link_to([b"+alone\r\n"], [0.9, b"+one\r\n", 0.9, b"+two\r\n"]) as link:
+        await asyncio.sleep(0.1)  # the first connection is read again
+        calls = [link.send([("GET", "x")]) for _ in range(3)]
+        alone, *together = await asyncio.gather(*calls, return_exceptions=True)
+        assert (alone, [type(one) for one in together]) == ([b"alone"], [redis.TimeoutError] * 2)
+
+
+async def test_a_server_that_hangs_up_and_reads_on_while_a_heavy_command_is_on_its_way_is_an_error() -> None:
+    serving: list[Any] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
+        await reader.readexactly(100_000)
+        writer.write_eof()
+        with suppress(OSError):
+            while await reader.read(65536):
+                pass
+            writer.close()
+            await writer.wait_closed()
+
+    plug = socket.socket()
+    plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+    plug.bind(("127.0.0.1", 0))
+    async with await asyncio.start_server(connected, sock=plug):
+        link = AsyncLink(Server(f"redis://127.0.0.1:{plug.getsockname()[1]}/0", None, 5.0))
+        for _ in range(3):
+            with pytest.raises(redis.ConnectionError):
+                await link.send([("SET", "x", b"x" * 3_000_000)])
+        await link.close()
+        await asyncio.gather(*serving)
 
 
 @pytest.mark.parametrize("begun", [b"", b"$5\r\nhe", b"+whole\r\n"])

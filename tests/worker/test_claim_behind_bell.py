@@ -118,7 +118,23 @@ async def test_what_the_claim_has_taken_is_given_back_when_the_worker_ends(
     assert is_back(queue)
 
 
-def test_what_a_killed_process_was_about_to_read_waits_out_its_lease_as_the_page_of_promises_says(
+def test_what_a_killed_process_was_about_to_read_is_given_back_by_its_supervisor(
+    url: str, queue: Queue, raw: redis.Redis, run: Processes
+) -> None:
+    know_the_library(queue)
+    with Proxy(url) as proxy:
+        proxy.arm(Fault.SWALLOW, WAIT)
+        worker = run.start("worker", queue.name, "tests.rig.handlers:work", "--timeout", "300s", TIMEOUTQ_URL=proxy.url)
+        loses_the_reply(proxy, queue, raw)
+        (pid,) = map(int, Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split())
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: queue.stats().done == 1)
+    assert "0 tasks were running" in run.log(worker)
+    assert "1 more was held" in run.log(worker)
+    assert (queue.stats().counters.get("crashed"), queue.stats().counters.get("expired")) == (None, None)
+
+
+def test_what_a_killed_command_was_about_to_read_waits_out_its_lease_as_the_page_of_promises_says(
     url: str, queue: Queue, raw: redis.Redis, run: Processes
 ) -> None:
     know_the_library(queue)

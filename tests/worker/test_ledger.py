@@ -35,11 +35,25 @@ def test_a_parent_reads_what_its_child_held_and_ran(ledger: SharedLedger) -> Non
         ledger.start(lease(3))
         ledger.finish(lease(3))
         ledger.end([lease(1)])
+        ledger.ask(b"worker:1:ab#9", 700, (30_000, 1_000))
         os._exit(0)
     os.waitpid(pid, 0)
-    started, ended, held = ledger.read()
+    started, ended, held, asked = ledger.read()
     assert (tasks(started), tasks(ended), held) == ({"task-2"}, {"task-3"}, [])
     assert [one.token for one in started] == ["worker:1:ab#2"]
+    assert asked == [(700, b"worker:1:ab#9", 30_000, 1_000)]
+
+
+def test_a_handler_that_waits_after_its_start_has_not_begun_and_a_claim_that_is_answered_is_forgotten(
+    ledger: SharedLedger,
+) -> None:
+    ledger.ask(b"worker:1:ab#1", 0, (30_000, 0))
+    ledger.hold([lease(1)])
+    ledger.answered(b"worker:1:ab#1")
+    ledger.start(lease(1))
+    ledger.wait(lease(1))
+    assert ledger.read() == ([], [], ledger.read().held, [])
+    assert tasks(ledger.read().held) == {"task-1"}
 
 
 def test_a_slot_is_used_again_after_its_lease_has_ended(ledger: SharedLedger) -> None:

@@ -20,6 +20,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import fake_async_queue
+from timeoutq.verbs import sending
 from timeoutq.words import exit_codes
 from timeoutq.worker.processes.ledger import SharedLedger
 from timeoutq.worker.processes.supervisor import Job, _Child, _Signals, _Supervisor
@@ -284,7 +285,28 @@ def test_handlers_whose_acks_never_left_count_as_crashed_and_the_log_says_that_t
     assert told[0].startswith(f"queue {queue.name}: task {leases[1].task!r} runs again")
     assert len(told) == 10
     assert any("4 more tasks like these" in line for line in caplog.messages)
-    assert any("15 had run, 5 more were held" in line for line in caplog.messages)
+    assert any("15 had just ended, 5 more were held" in line for line in caplog.messages)
+
+
+def test_what_a_claim_brought_whose_reply_the_process_had_not_read_is_given_back(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.put(f"t{i}" for i in range(10))
+    ledger, operations = SharedLedger(40), queue.operations
+    sent = [operations.claim(queue.talk.nonce(), n, 30_000, 0) for n in (3, 4, 3)]
+    for claim in sent[:2]:
+        ledger.ask(claim.id, 0, (30_000, 0))
+        queue.run(sending.answer(queue.talk, claim))
+    read = queue.run(sending.answer(queue.talk, sent[2])).leases
+    ledger.ask(sent[2].id, 0, (30_000, 0))
+    ledger.hold(read)
+    ledger.answered(sent[2].id)
+    assert queue.stats().in_progress == 10
+    report(queue, url, ledger, "killed by SIGKILL", blame=True)
+    found = queue.stats()
+    assert (found.todos, found.in_progress, found.counters["released"]) == (10, 0, 10)
+    assert "crashed" not in found.counters
+    assert any("0 tasks were running in process 12345, 10 more were held" in line for line in caplog.messages)
 
 
 HURRIED = "from timeoutq.worker.processes import process, roster; process.PATIENCE = roster.PATIENCE = 1.0;"

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from typer.testing import CliRunner
 
-from timeoutq import AsyncQueue, Lease, Politeness, Queue, Release, Worker
+from timeoutq import Ack, AsyncQueue, Lease, Politeness, Queue, Release, Worker
 from timeoutq.cli import app, logs
 from timeoutq.words.text import safe
 
@@ -141,6 +141,23 @@ async def test_a_host_that_is_blocked_again_and_again_is_warned_of(
     told = CliRunner().invoke(app, ["why", queue.name, "https://busy.example/"], env={"TIMEOUTQ_URL": url}).output
     assert "; this task was put back 102 times to block its host" in told
     assert "releases\t102, 102 of them blocked a host\n" in told
+
+
+async def test_a_host_that_is_blocked_now_and_then_is_not_warned_of(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def busy(lease: Lease) -> Release | Ack:
+        runs.append(lease.task)
+        if len(runs) % 7:
+            return Release(block_host=0.001)
+        return Ack(put=[f"https://busy.example/{len(runs)}"] if len(runs) < 21 else [])
+
+    runs: list[str] = []
+    queue.configure(politeness=Politeness(delay=0))
+    queue.put("https://busy.example/")
+    worker = await work(url, queue, busy)
+    assert (worker.tally.released, worker.tally.acked) == (18, 3)
+    assert "to block host" not in caplog.text
 
 
 # ---- what people see

@@ -133,11 +133,16 @@ class AsyncDriver(Face):
                 result = error
             except asyncio.CancelledError as error:
                 # most flows end here; one that gives back what it has taken does so while nobody waits for it
-                rest = asyncio.create_task(self._drive(steps, steps.throw(error)))
+                rest = asyncio.create_task(self._give_back(links, steps, steps.throw(error)))
                 self._background.add(rest)
                 rest.add_done_callback(self._background.discard)
                 raise
             step = None
+
+    async def _give_back(self, links: AsyncLinks, steps: Flow[Any], step: Step) -> None:
+        # a call that was cancelled may travel with others, and what gives back must not arrive before it
+        await links.landed()
+        await self._drive(steps, step)
 
     def _link(self) -> AsyncLinks:
         loop = asyncio.get_running_loop()

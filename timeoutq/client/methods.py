@@ -28,7 +28,7 @@ from timeoutq.verbs import flows, reads, why
 from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.faces import Walk
 from timeoutq.verbs.operations import how_words, one_id
-from timeoutq.verbs.sending import BELL_WAIT, Flow, Talk, Terms, answer, answers
+from timeoutq.verbs.sending import Flow, Sleep, Talk, Terms, answer, answers
 from timeoutq.verbs.why import Reason
 from timeoutq.words import arguments, tracebacks
 from timeoutq.words.arguments import How, TaskList
@@ -56,6 +56,8 @@ T = TypeVar("T")
 
 SAMPLE = 10.0
 """Seconds between two samples of a shard's history."""
+ARRIVAL = 0.05
+"""Seconds after which a server has read what was sent on a connection that has been closed since."""
 
 Build = Callable[[Talk, Sequence[int]], list[Call[Any]]]
 """Builds the calls of one talk for those of the leases, or of the tasks, that are at these places."""
@@ -569,7 +571,9 @@ class QueueFlows:
             raise
         except BaseException:  # Ctrl-C, another signal or a cancel: what was sent last may have run
             # leases that cannot be given back run out by themselves
-            yield from together([_give_back(talk, token, timeout_ms, max_runtime_ms) for talk, token in sent])
+            yield Sleep(ARRIVAL)
+            lengths = timeout_ms, max_runtime_ms
+            yield from together([flows.give_back_unread(talk, token, *lengths) for talk, token in sent])
             raise
 
     def _claim(self, n: int, timeout_ms: int, max_runtime_ms: int, wait: float, sent: Sent) -> Flow[Found[Lease]]:
@@ -620,12 +624,6 @@ class QueueFlows:
 
     def _drained(self, before_ms: int | None) -> Flow[bool]:
         return flows.drained(self.talk, before_ms)
-
-
-def _give_back(talk: Talk, token: bytes, timeout_ms: int, max_runtime_ms: int) -> Flow[None]:
-    call = talk.operations.claim(token, 0, timeout_ms, max_runtime_ms)
-    # the call may have stood behind a wait for the bell
-    return flows.give_back(talk, call, int((BELL_WAIT + talk.deadline) * 1000))
 
 
 def picked(rows: Sequence[T], at: Sequence[int]) -> Sequence[T]:

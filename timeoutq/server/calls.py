@@ -274,7 +274,10 @@ def lease_words(leases: Sequence[Lease]) -> tuple[list[bytes], list[Argument]]:
     start = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or leases[end].token != leases[start].token:
-            words += (leases[start].token, end - start)
+            token: object = leases[start].token
+            if not isinstance(token, str):
+                raise InvalidInput(f"the lease on task {leases[start].task!a} has no token: {arguments.shown(token)}")
+            words += (token, end - start)
             words += ids[start:end]
             start = end
     return ids, words

@@ -8,6 +8,7 @@ reply over a slow link arrives, and nobody waits without end for a server that l
 from __future__ import annotations
 
 import asyncio
+import math
 import select
 import socket
 import ssl
@@ -127,14 +128,16 @@ class _Replies:
         self._patience = 0.0
         self._until = 0.0
         self._held = 0
+        self._last = math.inf
 
-    def expect(self, count: int, patience: float) -> None:
-        """Expect so many replies; `patience` is for each that comes behind another."""
-        self.found, self._count, self._patience = [], count, patience
+    def expect(self, count: int, patience: float, last: float = math.inf) -> None:
+        """Expect so many replies, all of them until `last`; `patience` is for each that comes behind another."""
+        self.found, self._count, self._patience, self._last = [], count, patience, last
+        self._until, self._held = 0.0, 0
 
     def wait(self, now: float, seconds: float) -> None:
         """Wait so long for the first bytes of a reply."""
-        self.due, self._until, self._held = now + seconds, 0.0, 0
+        self.due, self._until, self._held = min(now + seconds, self._last), 0.0, 0
 
     def take(self, data: bytes | memoryview, now: float) -> bool:
         """Take bytes that have come, and say whether all replies are whole. Raises `InvalidResponse`."""
@@ -148,7 +151,7 @@ class _Replies:
             self.wait(now, self._patience)
         if self._reader.has_data():
             self._until = (self._until or now + self._patience) + len(data) / SLOWEST
-            self.due = min(self._until, now + self._patience)
+            self.due = min(self._until, now + self._patience, self._last)
             self._held += len(data)
             if self._held > MOST:
                 raise InvalidResponse(f"a reply has more than {MOST:,} bytes")
@@ -345,13 +348,20 @@ class AsyncConnection(asyncio.Protocol):
             raise
         return found
 
-    async def exchange(self, commands: Sequence[Command], patience: float, waits: float = 0.0) -> list[Any]:
-        """Send commands in one flush, and give their replies, as `Connection.exchange` does."""
+    async def exchange(
+        self, commands: Sequence[Command], patience: float, waits: float = 0.0, *, whole: bool = False
+    ) -> list[Any]:
+        """Send commands in one flush, and give their replies, as `Connection.exchange` does.
+
+        With `whole`, all replies together may take as long as one: they are for several callers.
+        """
         packed = _pack(commands)
         # replies may come before everything is sent: a call may be refused by its first bytes
         waiter = self._waiter = self._loop.create_future()
         self._asked = self._loop.time()
-        self._replies.expect(len(commands), _between(packed, patience))
+        behind = _between(packed, patience)
+        last = self._asked + waits + behind + len(packed) / SLOWEST if whole else math.inf
+        self._replies.expect(len(commands), behind, last)
         self._replies.wait(self._asked, patience + waits)
         if self._ended.done():
             self._fail(redis.ConnectionError("Connection closed by server."))
@@ -482,7 +492,8 @@ class AsyncConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close it at once; bytes that have not left are thrown away."""
-        self._transport.abort()
+        if not self._ended.done():  # a transport that has ended has no loop any more
+            self._transport.abort()
 
     async def close(self) -> None:
         """Close it, and wait until it is closed."""

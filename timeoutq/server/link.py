@@ -245,12 +245,21 @@ def _is_light(commands: Sequence[Command]) -> bool:
 _Calls = list[tuple[Sequence[Command], "asyncio.Future[list[Any]]"]]
 
 
+MOST_ABOARD = 32
+"""So many lists of commands travel together at most: nobody has a reply before all of them have."""
+
+
 class _Flight:
     """Lists of commands that depart together, with the futures of their replies, and the task that sends them."""
 
     def __init__(self) -> None:
         self.calls: _Calls = []
         self.task: asyncio.Task[None] | None = None
+
+    def left(self) -> Parts:
+        """Leave out what was cancelled before it was sent; give the commands that are left."""
+        self.calls = [one for one in self.calls if not one[1].done()]
+        return [commands for commands, _ in self.calls]
 
 
 class AsyncLink(_Link[AsyncConnection]):
@@ -271,10 +280,10 @@ class AsyncLink(_Link[AsyncConnection]):
     async def send(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one flush, as `Link.send` does; it may carry commands of others, too."""
         if not (self._flushes and self._shares and _is_light(commands)):
-            return await self._flush(commands)
+            return await self._flush(lambda: commands)
         loop = asyncio.get_running_loop()
         flight = self._boarding
-        if flight is None:
+        if flight is None or len(flight.calls) == MOST_ABOARD:
             flight = self._boarding = _Flight()
             loop.call_soon(self._depart, flight)  # unlike a task, it cannot be cancelled by code that cancels all tasks
         replies: asyncio.Future[list[Any]] = loop.create_future()
@@ -286,12 +295,14 @@ class AsyncLink(_Link[AsyncConnection]):
                 flight.task.cancel()  # nobody waits any more: the server is not to carry the commands out much later
             raise
 
-    async def _flush(self, commands: Sequence[Command]) -> list[Any]:
+    async def _flush(self, load: Callable[[], Sequence[Command]], *, whole: bool = False) -> list[Any]:
+        """Send what is to be sent when a connection is there; with `whole`, all replies have the time of one."""
         self._flushes += 1
         try:
             found = self._reused(self._free) or await self._opened()
+            commands = load()
             try:
-                replies = await found.exchange(commands, self._patience)
+                replies = await found.exchange(commands, self._patience, whole=whole)
             except BaseException as error:
                 self._fail(found, error)
                 raise
@@ -301,20 +312,20 @@ class AsyncLink(_Link[AsyncConnection]):
         return replies
 
     def _depart(self, flight: _Flight) -> None:
-        self._boarding = None
-        flight.calls = [one for one in flight.calls if not one[1].done()]  # without those that were cancelled
-        if flight.calls:
-            flight.task = asyncio.get_running_loop().create_task(self._carry(flight.calls))
+        if self._boarding is flight:
+            self._boarding = None
+        if flight.left():
+            flight.task = asyncio.get_running_loop().create_task(self._carry(flight))
             self._tasks.add(flight.task)
-            flight.task.add_done_callback(partial(self._landed, flight.calls))
+            flight.task.add_done_callback(partial(self._landed, flight))
 
-    async def _carry(self, calls: _Calls) -> None:
-        parts = [commands for commands, _ in calls]
+    async def _carry(self, flight: _Flight) -> None:
         try:
-            found: list[Any] = parted(parts, await self._flush(joined(parts)))
+            sent = await self._flush(lambda: joined(flight.left()), whole=True)
+            found: list[Any] = parted([commands for commands, _ in flight.calls], sent)
         except Exception as error:
-            found = [error] * len(calls)
-        for (_, replies), answer in zip(calls, found, strict=True):
+            found = [error] * len(flight.calls)
+        for (_, replies), answer in zip(flight.calls, found, strict=True):
             if replies.done():
                 pass
             elif isinstance(answer, Exception):
@@ -322,11 +333,16 @@ class AsyncLink(_Link[AsyncConnection]):
             else:
                 replies.set_result(answer)
 
-    def _landed(self, calls: _Calls, task: asyncio.Task[None]) -> None:
+    def _landed(self, flight: _Flight, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        for _, replies in calls:
+        for _, replies in flight.calls:
             if not replies.done():  # somebody else has cancelled the task
                 replies.set_exception(redis.ConnectionError("The exchange was cancelled."))
+
+    async def landed(self) -> None:
+        """Wait until all that travels together now has arrived, or never will."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def wait_bell(self, key: str, seconds: float, then: Sequence[Command] = ()) -> list[Any]:
         """Wait for a stroke of the bell, at most `seconds`, as `Link.wait_bell` does."""
@@ -416,6 +432,11 @@ class AsyncLinks(_Links[AsyncLink]):
         else:
             await asyncio.gather(*flushes)
         return answers
+
+    async def landed(self) -> None:
+        """Wait until all that travels together now has arrived, or never will."""
+        for link in list(self._links.values()):
+            await link.landed()
 
     async def close(self) -> None:
         """Close all connections."""

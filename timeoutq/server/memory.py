@@ -92,7 +92,9 @@ class MemoryConnection(_Borrowed):
 class AsyncMemoryConnection(_Borrowed):
     """A connection for asyncio, of one event loop."""
 
-    async def exchange(self, commands: Sequence[Command], _: float, waits: float = 0.0) -> list[Any]:
+    async def exchange(
+        self, commands: Sequence[Command], _: float, waits: float = 0.0, *, whole: bool = False
+    ) -> list[Any]:
         """Send commands and give their replies, as `Connection.exchange` does."""
         return [await self._ask(command, 0.0 if at else waits) for at, command in enumerate(commands)]
 

@@ -142,6 +142,12 @@ class _Watch:
         self._each, self._most = each, most
         self._lock = threading.Lock()
 
+    def ask(self, token: bytes, shard: int, lengths_ms: tuple[int, int]) -> None:
+        pass
+
+    def answered(self, token: bytes) -> None:
+        pass
+
     def hold(self, leases: Iterable[Lease]) -> None:
         pass
 
@@ -158,6 +164,10 @@ class _Watch:
                 self.too_often = (
                     f"handlers ran {self._most} times and there is more to do; runs= allows no more; {most}"
                 )
+
+    def wait(self, lease: Lease) -> None:
+        self.finish(lease)
+        self.runs[lease.task] -= 1  # it is started again
 
     def finish(self, lease: Lease) -> None:
         with self._lock:

@@ -293,14 +293,24 @@ def whole(talk: Talk, found: Claimed) -> Flow[Claimed]:
     return replace(found, leases=list(leases.values()), rest=None)
 
 
-def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[None]:
-    """Release what a claim took that was sent `age_ms` ago, and whose reply nobody read; `claim` asks for no tasks."""
+def give_back(talk: Talk, claim: Call[Claimed], age_ms: int) -> Flow[int]:
+    """Release what a claim took that was sent `age_ms` ago, and whose reply nobody read; say how many leases.
+
+    `claim` asks for no tasks.
+    """
     (reply,) = yield from once(talk, Send([claim.command(age_ms)], talk.at))
     if isinstance(reply, BaseException):
         raise talk.server.explain(reply)
     leases = (yield from whole(talk, claim.read(reply))).leases
     if leases:
         yield from answers(talk, talk.operations.release(leases), UNCONFIRMED)
+    return len(leases)
+
+
+def give_back_unread(talk: Talk, token: bytes, timeout_ms: int, max_runtime_ms: int) -> Flow[int]:
+    """Release what the claim with this token took, which may have stood behind a wait for the bell; say how many."""
+    call = talk.operations.claim(token, 0, timeout_ms, max_runtime_ms)
+    return give_back(talk, call, int((BELL_WAIT + talk.deadline) * 1000))
 
 
 def clean(talk: Talk, more: Sequence[Call[Any]] = ()) -> Flow[tuple[Any, ...]]:

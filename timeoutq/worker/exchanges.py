@@ -69,11 +69,20 @@ class Claims:
         """Build a call that claims up to `n` tasks, which count as coming until `over` is called."""
         token = self.talk.nonce()
         self._coming[token] = n
+        if self._leases.ledger is not None:
+            self._leases.ledger.ask(token, self.shard, self._lengths_ms)
         return self.talk.operations.claim(token, n, *self._lengths_ms, peers, read=self._leases.rules.read)
 
     def over(self, claim: Call[Claimed] | None) -> bool:
         """Note that nothing comes from this claim any more; say whether something might have come until now."""
-        return claim is not None and self._coming.pop(claim.id, 0) > 0
+        if claim is None or claim.id not in self._coming:
+            return False
+        self._answered(claim)
+        return self._coming.pop(claim.id) > 0
+
+    def _answered(self, claim: Call[Claimed]) -> None:
+        if self._leases.ledger is not None:
+            self._leases.ledger.answered(claim.id)
 
     def came(self, claim: Call[Claimed], claimed: Claimed, sent_at: float, strokes: int) -> list[Lease]:
         """Learn from the answer to a claim that was sent when the bell had rung `strokes` times; give the leases."""
@@ -89,7 +98,7 @@ class Claims:
 
     def miss(self, claim: Call[Claimed] | None, sent_at: float, last_at: float) -> None:
         """Note a claim whose reply nobody has read; it was sent, or let through by the bell, between these times."""
-        if claim is not None and self.over(claim):
+        if claim is not None and self._coming.pop(claim.id, 0) > 0:
             self._missed.append((claim, sent_at, last_at))
 
     @property
@@ -104,12 +113,14 @@ class Claims:
         while self._missed:
             claim, sent_at, last_at = missed = self._missed.popleft()
             if time.monotonic() - last_at > longest:
+                self._answered(claim)
                 continue  # its leases have run out
             try:
                 arrives = last_at + min(ARRIVAL, self.pace.slow_trip) - time.monotonic()
                 if arrives > 0:  # or the question may arrive before the claim
                     await asyncio.sleep(arrives)
-                await self._queue.run(self._give_back(claim.id, time.monotonic() - sent_at))
+                again = self.talk.operations.claim(claim.id, 0, *self._lengths_ms)
+                await self._queue.run(flows.give_back(self.talk, again, int((time.monotonic() - sent_at) * 1000)))
             except TimeoutqError as error:
                 if isinstance(error, Unavailable):
                     self._missed.append(missed)
@@ -117,17 +128,13 @@ class Claims:
             except BaseException:
                 self._missed.append(missed)
                 raise
+            self._answered(claim)
         return None
 
     def give_back_unread(self) -> Flow[None]:
         """Release the leases of the claims under way, in a process that will not read their replies any more."""
-        longest = sending.BELL_WAIT + self.talk.deadline
         for token in list(self._coming):
-            yield from self._give_back(token, longest)
-
-    def _give_back(self, token: bytes, age: float) -> Flow[None]:
-        again = self.talk.operations.claim(token, 0, *self._lengths_ms)
-        return flows.give_back(self.talk, again, int(age * 1000))
+            yield from flows.give_back_unread(self.talk, token, *self._lengths_ms)
 
     # ---- the bell, which lets the claim behind it through
 
@@ -177,11 +184,11 @@ class Claims:
             await asyncio.sleep(BELL_RETRY)
         self._behind_bell = self.bell = None
         self.strokes += 1
-        self.over(claim)
         # a claim that has found nothing was too late: others have taken all that there was
         self.idle = found is not None and not found.leases
         if found is not None:
             take(found.leases)
+        self.over(claim)
         self._leases.wake()
 
 
@@ -340,11 +347,10 @@ class Exchanges:
             claimed = error
         if type(claimed) in (Unavailable, NotReplicated):
             self.claims.miss(claim, sent_at, sent_at)
-        self.claims.over(claim)
-        if isinstance(claimed, TimeoutqError):
-            return claimed
-        self.receive(self.claims.came(claim, claimed, sent_at, strokes))
-        return None
+        if isinstance(claimed, Claimed):
+            self.receive(self.claims.came(claim, claimed, sent_at, strokes))
+        self.claims.over(claim)  # after that: if the process dies now, the ledger has its leases
+        return claimed if isinstance(claimed, TimeoutqError) else None
 
     async def wait_out(self, trouble: TimeoutqError) -> None:
         """Pause before the next attempt; raises an error that waiting cannot mend."""

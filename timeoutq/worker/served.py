@@ -61,7 +61,10 @@ class Place:
 
     async def turn(self, lease: Lease, free: asyncio.Semaphore) -> None:
         """Acquire `free` when it is this lease's turn; if the worker is to stop before, the task is given back."""
-        run = self._leases.running[lease.key]
+        run, ledger = self._leases.running[lease.key], self._leases.ledger
+        has_to_wait = free.locked()
+        if has_to_wait and ledger is not None:
+            ledger.wait(lease)
         run.waits = True
         await free.acquire()
         run.waits = False
@@ -69,6 +72,8 @@ class Place:
             free.release()
             run.end = run.end or "shutdown"
             raise asyncio.CancelledError(run.end)
+        if has_to_wait and ledger is not None:
+            ledger.start(lease)
 
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
         """Have the handler of this lease cancelled after so many seconds, as by `max_runtime` of the worker.

@@ -269,7 +269,7 @@ class Supervisor:
                 await self._report_on(name, child, left, blame=blame)
 
     async def _report_on(self, name: str, child: Process, left: Left, *, blame: bool) -> None:
-        started, ended, held = left
+        started, ended, held, asked = left
         queue = self._world.open(f"sim:1:{child.pid:08x}", name)
         try:
             back = held if blame else started + held
@@ -280,6 +280,9 @@ class Supervisor:
                 calls = talk.operations.crash(part, "its worker process died while it ran")
                 await queue.run(sending.answers(talk, calls))
             await queue.run(sending.answer(queue.talk, queue.operations.beat(child.worker_name, None)))
+            for shard, token, timeout_ms, max_runtime_ms in asked:
+                talk = queue.division.talks[shard]
+                await queue.run(flows.give_back_unread(talk, token, timeout_ms, max_runtime_ms))
         except TimeoutqError as error:
             self._world.note(self.name, f"the leases of {child.name} run out: {error}")
         finally:

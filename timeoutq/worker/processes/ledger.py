@@ -19,7 +19,7 @@ from timeoutq.worker.processes.roster import Told
 
 log = logging.getLogger(__name__)
 
-FREE, HELD, STARTED, ENDED = 0, 1, 2, 3
+FREE, HELD, STARTED, ENDED, ASKED = 0, 1, 2, 3, 4
 TOKEN_BYTES, TASK_BYTES, WORDS_BYTES = 96, 1024, 4096
 _HEAD = struct.Struct(f"=BBHHH{TOKEN_BYTES}s")
 _SLOT_BYTES = _HEAD.size + TASK_BYTES
@@ -37,12 +37,22 @@ def slots_for(concurrency: int, prefetch: int | None) -> int:
     return 4 * (concurrency + (MOST_AHEAD if prefetch is None else prefetch))
 
 
+class Asked(NamedTuple):
+    """A claim whose reply the process had not read."""
+
+    shard: int
+    token: bytes
+    timeout_ms: int
+    max_runtime_ms: int
+
+
 class Left(NamedTuple):
-    """The leases that a process had when it ended."""
+    """The leases that a process had when it ended, and claims that may have brought it more."""
 
     started: list[Lease]  # their handlers were running
     ended: list[Lease]  # their handlers had ended, and the queue's answer was not there
     held: list[Lease]  # their handlers had not begun
+    asked: list[Asked]
 
 
 class SharedLedger:
@@ -62,8 +72,21 @@ class SharedLedger:
 
     def _open(self, number: int, key_of: Callable[[Lease], int] = Division.key_of) -> Self:
         self._number, self._key_of = number, key_of
-        self._places: dict[int, int] = {}  # where in the memory leases stand, by their keys
+        self._places: dict[int | bytes, int] = {}  # where leases stand, by their keys, and claims, by their tokens
         return self
+
+    def ask(self, token: bytes, shard: int, lengths_ms: tuple[int, int]) -> None:
+        """Enter a claim that is sent now: `timeout` and `max_runtime` of its leases are these."""
+        if (at := self._free.pop() if self._free else self._new()) is not None:
+            self._places[token] = at
+            words = "{} {}".format(*lengths_ms).encode()
+            _HEAD.pack_into(self._memory, at, FREE, self._number, len(token), len(words), shard, token)
+            self._memory[at + _HEAD.size : at + _HEAD.size + len(words)] = words
+            self._memory[at] = ASKED
+
+    def answered(self, token: bytes) -> None:
+        """Strike out a claim: the ledger has its leases, or they were given back, or there are none."""
+        self._strike(token)
 
     def hold(self, leases: Iterable[Lease]) -> None:
         """Enter leases that were claimed."""
@@ -100,6 +123,11 @@ class SharedLedger:
         if (at := self._places.get(self._key_of(lease))) is not None:
             self._memory[at] = STARTED
 
+    def wait(self, lease: Lease) -> None:
+        """Note that a handler that was started waits for its turn: if the process dies now, it is not to blame."""
+        if (at := self._places.get(self._key_of(lease))) is not None:
+            self._memory[at] = HELD
+
     def finish(self, lease: Lease) -> None:
         """Note that the handler of a lease has ended; the ack may still be on the way."""
         if (at := self._places.get(self._key_of(lease))) is not None:
@@ -108,9 +136,12 @@ class SharedLedger:
     def end(self, leases: Iterable[Lease]) -> None:
         """Strike out leases that are ended or lost."""
         for lease in leases:
-            if (at := self._places.pop(self._key_of(lease), None)) is not None:
-                self._memory[at] = FREE
-                self._free.append(at)
+            self._strike(self._key_of(lease))
+
+    def _strike(self, key: int | bytes) -> None:
+        if (at := self._places.pop(key, None)) is not None:
+            self._memory[at] = FREE
+            self._free.append(at)
 
     def sign(self, worker: str) -> None:
         """Note the name under which the worker of this process gives signs of life."""
@@ -146,7 +177,7 @@ class SharedLedger:
 
     def read(self, number: int = 0) -> Left:
         """Give the leases of a queue that the process has."""
-        left = Left([], [], [])
+        left = Left([], [], [], [])
         row = {STARTED: left.started, ENDED: left.ended, HELD: left.held}
         (used,) = _USED.unpack_from(self._memory, 0)
         for at in range(_SLOTS_AT, _SLOTS_AT + used * _SLOT_BYTES, _SLOT_BYTES):
@@ -156,6 +187,9 @@ class SharedLedger:
             if its != number:
                 continue
             task = self._memory[at + _HEAD.size : at + _HEAD.size + task_length]
+            if state == ASKED:
+                left.asked.append(Asked(crashes, token[:token_length], *map(int, task.split())))
+                continue
             words = text(task), token[:token_length].decode()
             row[state].append(Lease(*words, deadline=0.0, crashes=crashes))
         return left

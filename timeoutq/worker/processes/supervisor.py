@@ -335,7 +335,7 @@ class _Supervisor:
             self._report_on(of, child, child.ledger.read(number), died, blame=blame)
 
     def _report_on(self, of: AsyncDriver, child: _Child, left: Left, died: str, *, blame: bool) -> None:
-        started, ended, held = left
+        started, ended, held, asked = left
         worker = child.ledger.worker if died else ""
         if not any(left) and (not worker or time.monotonic() < self._away_until[of]):
             return
@@ -356,11 +356,15 @@ class _Supervisor:
             if worker:
                 queue.run(sending.answer(queue.talk, queue.operations.beat(worker, None)))
             self._away_until[of] = 0.0  # its server has answered
-            if any(left):
+            # last: by now, the server has carried out all that the process had sent
+            more, talks = len(held), queue.division.talks
+            for shard, token, timeout_ms, max_runtime_ms in asked:
+                more += queue.run(flows.give_back_unread(talks[shard], token, timeout_ms, max_runtime_ms))
+            if started or ended or more:
                 telling.say(
                     log, logging.WARNING, "queue %s: %s running in process %d,%s %d more %s held",
                     queue.name, "1 task was" if len(started) == 1 else f"{len(started)} tasks were", child.pid,
-                    f" {len(ended)} had run," if ended else "", len(held), "was" if len(held) == 1 else "were",
+                    f" {len(ended)} had just ended," if ended else "", more, "was" if more == 1 else "were",
                     fields=fields,
                 )  # fmt: skip
 
