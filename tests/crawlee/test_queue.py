@@ -240,6 +240,21 @@ async def test_urls_put_by_hand_are_requests_and_what_is_no_request_fails(opened
     assert "url" in str((await opened.queue.inspect("no url")).error)
 
 
+async def test_the_row_of_a_crawler_among_the_workers_counts_what_it_has_handled_and_tried_again(
+    opened: Client,
+) -> None:
+    await opened.add_batch_of_requests([page(number) for number in range(4)])
+    held = [await opened.fetch_next_request() for _ in range(3)]
+    for request in held[:2]:
+        assert request is not None
+        await opened.mark_request_as_handled(request)
+    assert held[2] is not None
+    await opened.reclaim_request(held[2])
+    await opened.close()  # its farewell is the last sign of life
+    keeper = opened._keeper
+    assert (keeper.acked, keeper.failed, keeper.concurrency) == (2, 1, 3)
+
+
 async def test_a_request_that_has_failed_counts_as_handled(opened: Client) -> None:
     await opened.add_batch_of_requests([page(1)])
     (lease,) = await opened.queue.claim()

@@ -89,6 +89,7 @@ def test_a_call_that_failed_for_good_and_one_that_was_cancelled_are_listed_too(a
         (running.id, "cancelled", "cancelled by Bob"), (waiting.id, "cancelled", "cancelled by Ada"),
     ]  # fmt: skip
     assert [one.worker for one in cancelled[0].attempts] == [lease.holder]
+    assert [(one.function, one.put is None) for one in cancelled] == [("bad", False)] * 2
     assert cancelled[1].attempts == [], "it has never run"
     ends = [(one.how, len(one.attempts)) for one in queue.results.ended()]
     assert ends == [("cancelled", 1), ("cancelled", 0), ("failed", 1), ("done", 1)]
@@ -180,9 +181,11 @@ def test_a_call_that_crashes_too_often_ends_and_one_more_crash_is_told_of(app: A
         (lease,) = queue.claim(1)
         queue.run(sending.answers(queue.talk, queue.operations.crash([lease], "killed")))
         assert [one.how for one in record_of(call).attempts] == ["crashed"] * crashes
-    found = queue.results.ended()
-    assert [(one.task, one.how, one.error) for one in found][:1] == [(call.id, "failed", "killed")]
-    assert len(found) == 2
+        told = record_of(call)
+        assert (told.function, told.put is not None) == ("one", True), "its payload says both"
+    ended, before = queue.results.ended()
+    assert (ended.task, ended.how, ended.error) == (call.id, "failed", "killed")
+    assert (ended.function, ended.put, before.function) == ("one", told.put, "one")
 
 
 def test_a_key_that_is_called_again_begins_a_record_and_long_ones_keep_their_first_attempt(

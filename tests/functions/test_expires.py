@@ -57,8 +57,9 @@ def test_a_call_that_has_not_begun_in_time_never_begins(t: AppTest) -> None:
     late = send.options(expires=timedelta(seconds=30)).delay("late"), send.options(expires=at(60)).delay("by a date")
     in_time = send.options(expires=at(61)).delay("in time"), send.options(expires=9, after=100).delay("later")
     t.advance(61)
-    t.run()
+    tally = t.run().tally
     assert began == ["in time", "later"]
+    assert (tally.acked, tally.failed, tally.expired) == (2, 0, 2)
     assert [one.wait() for one in in_time] == began
     for one, words in zip(
         late, ("22:13:50.000+00:00, and a worker came to it 31.000 s later", "22:14:20"), strict=True

@@ -35,7 +35,7 @@ PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
     "cli": 4385,
     "client": 3920,
-    "crawlee": 480,
+    "crawlee": 485,
     "django": 680,
     "functions": 4960,
     "gateway": 6050,

@@ -188,6 +188,8 @@ class TimeoutqRequestQueueClient(RequestQueueClient):
                 continue
             self._held[lease.task] = lease
             self._has_fetched = True
+            # crawlee does not say how many requests it handles at once
+            self._keeper.concurrency = max(self._keeper.concurrency, len(self._held))
             return request
 
     async def _claim(self, wait: float) -> None:
@@ -262,6 +264,10 @@ class TimeoutqRequestQueueClient(RequestQueueClient):
         if isinstance(ended, LeaseLost):
             _say(logging.WARNING, "queue %s: request %a: %s", self.queue.name, lease.task, ended)
             return None
+        if again is None:
+            self._keeper.acked += 1
+        else:
+            self._keeper.failed += 1
         return _processed(request, True, again is None)
 
     # ---- looking

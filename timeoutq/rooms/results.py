@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -24,7 +25,7 @@ from timeoutq.verbs.operations import Operations
 from timeoutq.verbs.sending import BELL_WAIT, Bell, Flow, Talk, a_moment, answer, ask
 from timeoutq.words import arguments
 from timeoutq.words.errors import ServerFull, TimeoutqError
-from timeoutq.words.model import CallRecord, Ended, Tasks, text
+from timeoutq.words.model import CallRecord, Ended, Tasks, raw, text
 
 T = TypeVar("T")
 
@@ -95,10 +96,16 @@ def _ended(most: int, talk: Talk) -> Flow[list[CallRecord]]:
     (listed,) = yield from ask(talk, [("LRANGE", key("ended"), 0, ENDED - 1)])
     ids = list(dict.fromkeys(cast("list[bytes]", listed)))
     for at in range(0, len(ids), AT_ONCE):
-        names = [key("record:").encode() + id for id in ids[at : at + AT_ONCE]]
+        part = ids[at : at + AT_ONCE]
+        names = [key("record:").encode() + id for id in part]
         (kept,) = yield from ask(talk, [("MGET", *names)])
-        records = map(replies.record, ids[at : at + AT_ONCE], kept)
-        found += [one for one in records if one is not None and one.ended is not None]
+        records = [one for one in map(replies.record, part, kept) if one is not None and one.ended is not None]
+        if lacking := [place for place, one in enumerate(records) if one.function is None]:
+            (bodies,) = yield from ask(talk, [("HMGET", key("payload"), *(raw(records[at].task) for at in lacking))])
+            for place, body in zip(lacking, bodies, strict=True):
+                function, put = replies.called(arguments.unpack(body))
+                records[place] = replace(records[place], function=function, put=put)
+        found += records
         if len(found) >= most:
             break
     return found

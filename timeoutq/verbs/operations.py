@@ -540,11 +540,12 @@ def _info(task: bytes, reply: Any) -> TaskInfo:
     again, kept, by, far, attempts = rest
     error_at, message = replies.last_error(error)
     ends, (own, blocking, since) = when(deadline), replies.releases_of(releases)
+    payload = arguments.unpack(body)
     return TaskInfo(
         text(task), STATES.get(state), due=when(due), deadline=ends, holder=replies.holder(token),
         lease_left=None if ends is None else ends - now_ms / 1000, failures=whole(failures), crashes=whole(crashes),
-        error=message, error_at=error_at, traceback=read_traceback(trace, message), payload=arguments.unpack(body),
+        error=message, error_at=error_at, traceback=read_traceback(trace, message), payload=payload,
         releases=own, host=text(host) if host else None, host_releases=blocking, unrun_since=since,
         priority=whole(level), again=bool(again), has_result=bool(kept), cancelled_by=said(by) if by else None,
-        progress=replies.progress(far), record=replies.record(task, attempts, whole(crashes)),
+        progress=replies.progress(far), record=replies.record(task, attempts, whole(crashes), payload),
     )  # fmt: skip

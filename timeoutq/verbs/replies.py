@@ -180,8 +180,19 @@ _HOW = {
 }  # fmt: skip
 
 
-def record(task: bytes, lines: bytes | None, crashes: int = 0) -> CallRecord | None:
-    """Read the record of a call, as `lua/results.lua` writes it; `crashes` are those of which the queue knows."""
+def called(payload: object) -> tuple[str | None, float | None]:
+    """Give the function of a call, and when it was put; None for what a payload does not say."""
+    fields = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
+    name, put = fields.get("f"), fields.get("c")
+    is_call = isinstance(name, str) and "v" in fields
+    return (name, when(put)) if is_call else (None, None)
+
+
+def record(task: bytes, lines: bytes | None, crashes: int = 0, payload: object = None) -> CallRecord | None:
+    """Read the record of a call, as `lua/results.lua` writes it; `crashes` are those of which the queue knows.
+
+    If no worker has told of an attempt, the payload says what is called.
+    """
     rows = [row for line in (lines or b"").split(b"\n") if len(row := line.split(b" ", 8)) == 9]
     if not rows:
         return None
@@ -196,6 +207,8 @@ def record(task: bytes, lines: bytes | None, crashes: int = 0) -> CallRecord | N
         if how != b"e" and (by is not None or how != b"c"):  # a call that has expired never began
             began = when(start) if start not in (b"-", b"0") else None
             attempts.append(Attempt(by, began, ended, _HOW.get(how, said(how)), said(error) or None))
+    if function is None:
+        function, put = called(payload)
     if how in (b"f", b"x"):
         attempts += [lost] * (crashes - seen)
         return CallRecord(text(task), function, put, attempts)

@@ -6,13 +6,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from timeoutq.server.calls import Call
 from timeoutq.verbs import sending
 from timeoutq.verbs.reads import workers
-from timeoutq.verbs.replies import Why
+from timeoutq.verbs.replies import Why, called
 from timeoutq.verbs.sending import Flow, Talk, ask
 from timeoutq.words.errors import AccessDenied
 from timeoutq.words.model import BATCH_DUE, CANCELLED, EXPIRED, HostInfo, State, Task, TaskId, TaskInfo, WorkerInfo
@@ -134,7 +133,7 @@ def _known(talk: Talk) -> Flow[Sequence[WorkerInfo]]:
 
 def _lacking(talk: Talk, found: Why) -> Flow[str | None]:
     """Say that the workers lack the function of a call, and who has told of it; None if they do not."""
-    info, name = found.info, called(found.info.payload)
+    info, name = found.info, called(found.info.payload)[0]
     if name is None:
         return None
     key = talk.operations.key("functions")
@@ -158,13 +157,6 @@ def published(told: bytes | None, now: float) -> list[tuple[float, str, str]]:
     """Read what workers have told of a function: seconds since then, the worker, its version; the last one first."""
     lines = [line.split(" ", 3) for line in (told or b"").decode("utf-8", "replace").split("\n")]
     return [(now - int(line[1]) / 1000, line[2], line[0]) for line in lines if len(line) == 4 and line[1].isdecimal()]
-
-
-def called(payload: object) -> str | None:
-    """Give the function of a call; None for a payload that is no call."""
-    fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
-    name = fields.get("f")
-    return name if isinstance(name, str) and "v" in fields else None
 
 
 def _reason(found: Why, code: str, message: str, near: str | None = None) -> Reason:

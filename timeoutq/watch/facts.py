@@ -15,9 +15,9 @@ from timeoutq.rooms.schedules.flows import health
 from timeoutq.server import scripts
 from timeoutq.server.rights import HARMLESS, MAKING
 from timeoutq.verbs import flows
-from timeoutq.verbs.replies import flat, releases_of
+from timeoutq.verbs.replies import called, flat, releases_of
 from timeoutq.verbs.sending import Flow, Send, Talk, answer, ask
-from timeoutq.verbs.why import LATELY, called, idlers, published
+from timeoutq.verbs.why import LATELY, idlers, published
 from timeoutq.words.counts import Stats
 from timeoutq.words.errors import AccessDenied, TimeoutqError
 from timeoutq.words.model import WorkerInfo, raw, text
@@ -198,7 +198,7 @@ def _functions(talk: Talk, now: float) -> Flow[tuple[bool, dict[str, str]]]:
         # payloads may be large: what one reply cannot hold is left out, and doctor stays quick
         _, records = (yield from answer(talk, talk.operations.describe(ids))) if ids else (0, ())
         for one in records:
-            name = called(one.payload)
+            name, _ = called(one.payload)
             if name is not None and (one.due is None or one.due < now + SOON):
                 waiting.setdefault(name, text(one.task))
     if not waiting:

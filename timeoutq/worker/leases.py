@@ -51,6 +51,8 @@ class Tally:
     claimed: int = 0
     acked: int = 0
     failed: int = 0
+    expired: int = 0
+    """Calls that had not begun by the time that `expires=` says."""
     released: int = 0
     lost: int = 0
     left_out: int = 0
@@ -64,7 +66,7 @@ def added(tallies: Iterable[Tally]) -> Tally:
     """Add tallies of one worker, whose end is the same in each."""
     total = Tally()
     for one in tallies:
-        for count in ("claimed", "acked", "failed", "released", "lost", "left_out"):
+        for count in ("claimed", "acked", "failed", "expired", "released", "lost", "left_out"):
             setattr(total, count, getattr(total, count) + getattr(one, count))
         total.end = total.end or one.end
     return total
@@ -105,6 +107,7 @@ class Leases:
         self._failures = Failures(queue.name, policy, worker_log, rules.judge)
         self.started = time.time()
         self.tally = Tally()
+        self._expired = set[int]()  # the leases of calls that expired, whose end is on its way
         self.spans = Spans()  # how long handlers ran
         self.runs = 0  # how many handlers have run to their end, for `max_tasks`
         self.key_of = queue.division.key_of
@@ -210,6 +213,7 @@ class Leases:
         elif isinstance(came, Release):
             self._release(lease, came)
         elif isinstance(came, Expired):
+            self._expired.add(lease.key)
             self.log.of_task(logging.INFO, lease, "is given up: %s", came.words, error=came.words)
             self._fail(Failure(lease, -1, came.words.encode(), b"", record=self._record(lease), then=came.then))
         elif raised or isinstance(came, Retry | GiveUp):
@@ -464,7 +468,10 @@ class Leases:
             if not self._told_kept and KEPT in outcome.codes:
                 self._tell_kept(leases[outcome.codes.index(KEPT)])
         elif sent.verb == "fail":
-            self.tally.failed += good
+            late = {lease.key for lease in leases} & self._expired
+            self._expired -= late
+            self.tally.expired += len(late)
+            self.tally.failed += max(0, good - len(late))
         else:
             self.tally.released += good
         if good < len(leases):

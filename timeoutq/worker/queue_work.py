@@ -327,7 +327,8 @@ class QueueWork:
 
     def _room(self, shard: Exchanges) -> int:
         shared, crew, rank = self.shared, self.shared.crew, self.shared.sharing.rank
-        ended = sum(work.leases.tally.acked + work.leases.tally.failed for work in shared.works)
+        tallies = [work.leases.tally for work in shared.works]
+        ended = sum(tally.acked + tally.failed + tally.expired for tally in tallies)
         self.pace.ended(ended, time.monotonic())
         # tasks that may soon come and begin before those of this shard; late ones keep no handler free
         claiming = sum(
