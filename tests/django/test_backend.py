@@ -13,7 +13,7 @@ import pytest
 
 from tests.rig.waiting import until
 from timeoutq import State
-from timeoutq.functions import BadArguments, UnknownFunction
+from timeoutq.functions import BadArguments, CallTooLarge, UnknownFunction
 
 pytest.importorskip("django", reason="Django 6.0 needs Python 3.12: `.ci/long django` runs these tests")
 
@@ -235,6 +235,9 @@ def test_arguments_that_are_no_json_are_refused_with_the_cure(usual: None, tasks
     assert isinstance(BadArguments(""), TypeError)  # as Django's own backends raise
     with pytest.raises(BadArguments, match=r"Unsupported type: .*market\.tasks\.add travel as JSON: pass obj\.pk"):
         tasks.add.enqueue(a=object())
+    with pytest.raises(CallTooLarge) as caught:
+        tasks.add.enqueue("x" * 300_000)
+    assert caught.value.__notes__ == ["It is a call of the task market.tasks.add."]
     assert not default_task_backend.app.queue("default").exists()
 
 

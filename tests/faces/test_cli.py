@@ -91,7 +91,9 @@ def test_retry_all_and_requeue_leave_calls_that_have_expired(say: Say, queue: Qu
     queue.put("a")
     queue.run(answers(queue.talk, queue.operations.fail(queue.claim(1), [-1], [b"expired: it was to begin earlier"])))
     assert "calls expired" in say("status", name).out
-    assert say("retry", name, "--all").out == "0 retried\n"
+    done = say("retry", name, "--all")
+    assert done.out == "0 retried\n"
+    assert "1 task in failed: --cancelled and --expired retry those that are left out else" in done.err
     assert say("requeue", name, "--from", "failed").code == 1
     assert say("requeue", name, "--from", "failed", "--expired").out == "1 put back\n"
     queue.run(answers(queue.talk, queue.operations.fail(queue.claim(1), [-1], [b"expired: it was to begin earlier"])))

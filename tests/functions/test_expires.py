@@ -206,7 +206,7 @@ def test_of_2_000_calls_none_begins_late_and_each_other_is_counted() -> None:
     ("value", "words"),
     [
         (0, "expires= is more than 0 seconds: leave it out"),
-        (-1, "expires must be a finite number of seconds"),
+        (-1, "expires= is more than 0 seconds: leave it out"),
         (True, "expires must be a finite number of seconds"),
         (math.nan, "expires must be a finite number of seconds"),
         (1e12, "past the year 9999"),

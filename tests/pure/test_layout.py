@@ -33,22 +33,22 @@ def dotted(path: Path) -> str:
 ORDER = dict(walk(PACKAGE))
 PLACE = {module: place for place, module in enumerate(ORDER)}
 BUDGETS = {
-    "cli": 4385,
+    "cli": 4390,
     "client": 3920,
     "crawlee": 485,
-    "django": 680,
+    "django": 685,
     "functions": 4960,
     "gateway": 6050,
     "lua": 4900,
-    "rooms": 2940,
+    "rooms": 2950,
     "scrapy": 2370,
     "server": 3340,
     "testing": 670,
     "urls": 1140,
-    "verbs": 2890,
+    "verbs": 2895,
     "watch": 3660,
     "words": 2450,
-    "worker": 6210,
+    "worker": 6220,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
 

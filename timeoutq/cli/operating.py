@@ -52,6 +52,8 @@ def retry(
         if everything:
             moved = opened.retry_failed(all=True, cancelled=cancelled, expired=expired)
             out.answer({"retried": moved}, f"{moved} retried")
+            if (left := opened.stats().failed) and not (cancelled and expired):
+                say(f"{counted(left, 'task')} in failed: --cancelled and --expired retry those that are left out else")
         else:
             outcome = opened.run(opened.flows.retrial((tasks or [],)))
             moved = outcome.ok

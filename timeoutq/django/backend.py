@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from timeoutq.django.results import Call, change, new_result, read_result
 from timeoutq.django.running import DjangoApp
-from timeoutq.functions import BadArguments, ids
+from timeoutq.functions import BadArguments, CallTooLarge, ids
 from timeoutq.functions.client import Steps
 from timeoutq.words.arguments import task_id
 from timeoutq.words.errors import InvalidInput
@@ -100,7 +100,11 @@ class Backend(BaseTaskBackend):
         put = self.app.run.options(id=id, queue=queue, at=after, priority=priority).call(call)
 
         def send() -> None:
-            put.delay()
+            try:
+                put.delay()
+            except CallTooLarge as error:
+                error.add_note(f"It is a call of the task {task.module_path}.")
+                raise
             change(result, enqueued_at=enqueued)
             task_enqueued.send_robust(type(self), task_result=result)
 

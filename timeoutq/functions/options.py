@@ -296,10 +296,10 @@ def _expires(value: object) -> float | datetime:
             raise InvalidInput(f"expires={value} has no time zone: use datetime.now(UTC) or .astimezone()")
         arguments.due(value, None)
         return value
-    found = arguments.delay_ms(value, "expires") / 1000
-    if not found:
+    span = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(span, int | float) and span <= 0:
         raise InvalidInput("expires= is more than 0 seconds: leave it out for a call that may begin at any time")
-    return found
+    return arguments.delay_ms(value, "expires") / 1000
 
 
 def _unique(value: object) -> Unique:
