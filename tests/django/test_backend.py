@@ -237,7 +237,7 @@ def test_arguments_that_are_no_json_are_refused_with_the_cure(usual: None, tasks
         tasks.add.enqueue(a=object())
     with pytest.raises(CallTooLarge) as caught:
         tasks.add.enqueue("x" * 300_000)
-    assert caught.value.__notes__ == ["It is a call of the task market.tasks.add."]
+    assert caught.value.__notes__ == ["It is a call of the task tests.rig.market.tasks.add."]
     assert not default_task_backend.app.queue("default").exists()
 
 
