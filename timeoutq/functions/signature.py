@@ -349,8 +349,12 @@ def _read(function: Any, name: str) -> tuple[Sequence[Parameter], dict[str, Any]
     for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with suppress(ValueError):  # a function that calls itself is not there yet
             around[free] = cell.cell_contents
-    # a decorator may say what a function takes by `__signature__` alone
-    given = {one.name: one.annotation for one in parameters if one.annotation is not Parameter.empty}
+    # a decorator may say what a function takes by `__signature__` alone; of a text nobody knows where it was written
+    given = {
+        one.name: one.annotation
+        for one in parameters
+        if one.annotation is not Parameter.empty and not isinstance(one.annotation, str)
+    }
     try:
         return parameters, given | get_type_hints(function, localns=around, include_extras=True)
     except Exception as error:  # an annotation is an expression, which may raise anything
