@@ -240,6 +240,19 @@ async def test_urls_put_by_hand_are_requests_and_what_is_no_request_fails(opened
     assert "url" in str((await opened.queue.inspect("no url")).error)
 
 
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_request_whose_lease_was_lost_keeps_no_crawl_from_its_end(
+    opened: Client, url: str, again: bool
+) -> None:
+    await opened.add_batch_of_requests([page(1)])
+    request = await opened.fetch_next_request()
+    assert request is not None
+    with Queue(opened.queue.name, url) as hand:
+        hand.forget(request.unique_key)
+    assert await (opened.reclaim_request if again else opened.mark_request_as_handled)(request) is None
+    assert await opened.is_finished()
+
+
 async def test_the_row_of_a_crawler_among_the_workers_counts_what_it_has_handled_and_tried_again(
     opened: Client,
 ) -> None:
