@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 
 from timeoutq import AsyncQueue, InvalidInput, Queue, Worker
 from timeoutq.client.shards import open_queue
@@ -70,6 +71,28 @@ def test_a_def_reads_results_too_and_failures_say_why(url: str, app: App) -> Non
     batch = app.batch([half.call(n) for n in range(4)], then=tell.call())
     asyncio.run(burst(url, app))
     assert batch.then.wait(timeout=10) == ["0", "1", "1 is odd", "3 is odd"]
+
+
+def test_a_result_for_which_the_server_had_no_memory_is_not_there(
+    url: str, app: App, queue: Queue, raw: redis.Redis
+) -> None:
+    @app.task
+    async def double(n: int) -> int | None:
+        return 2 * n
+
+    @app.task
+    async def tell(ctx: Context[None]) -> list[list[int | None]]:
+        assert ctx.batch is not None
+        raw.set(queue.operations.key(f"result:{batch.calls[0].id}"), "")
+        kinds: list[Any] = [int, int | None]
+        for kind in kinds:
+            with pytest.raises(BatchIncomplete, match="1 are done, but their results are not kept"):
+                await ctx.batch.aresults(kind)
+        return [await ctx.batch.aresults(int, partial=True)]
+
+    batch = app.batch([double.call(n) for n in (1, 2)], then=tell.call())
+    asyncio.run(burst(url, app))
+    assert batch.then.wait(timeout=10) == [[4]]
 
 
 def test_a_result_that_is_not_there_is_not_left_out_in_silence(url: str, app: App) -> None:

@@ -337,11 +337,14 @@ def test_a_result_becomes_the_first_argument() -> None:
 
     def any_number(*pages: str) -> None: ...
 
+    def alone(page: str, /, depth: int = 0) -> None: ...
+
     cases: list[tuple[Function, tuple[object, ...], str]] = [
         (named, (), '"p"'),
         (named, (3,), '"p"'),
         (mixed, (3, 4), "5"),
         (any_number, ("q",), '"p"'),
+        (alone, (), '"p"'),
     ]
     for function, args, first in cases:
         signature = sign(function)
