@@ -120,18 +120,34 @@ async def test_a_def_that_waits_for_a_thread_can_be_cancelled(app: App, jobs: As
     await app.aclose()
 
 
-async def test_a_def_that_waits_for_a_thread_is_not_blamed_for_the_end_of_its_process(
+async def test_a_def_that_waits_for_a_thread_is_blamed_for_the_end_of_its_process_only_when_it_has_begun(
     app: App, jobs: AsyncQueue
 ) -> None:
-    hold, goes_on, begun = holding(app)
+    gate, begun = threading.Semaphore(0), list[int]()
+
+    @app.task(retry=[])
+    def hold(number: int) -> None:
+        begun.append(number)
+        gate.acquire(timeout=30)
+
+    @app.task
+    async def other() -> None: ...
+
+    def left() -> tuple[int, int]:
+        """Say how many calls have begun, and how many wait, for a supervisor whose process was killed now."""
+        found = ledger.read()
+        return len(found.started), len(found.held)
+
     await app.aput(hold.call(number) for number in range(3))
     ledger = SharedLedger(100)
     worker = Worker(jobs, Calls(app, threads=1), signals=False, ledger=ledger)
     running = asyncio.create_task(worker.run())
     await until(lambda: len(worker.running) == 3)
-    left = ledger.read()  # what a supervisor would read if the process was killed now
-    assert (len(begun), len(left.started), len(left.held)) == (1, 1, 2)
-    goes_on.set()
+    assert (len(begun), left()) == (1, (1, 2))
+    gate.release()
+    await until(lambda: len(begun) == 2 and worker.tally.acked == 1)
+    assert left() == (1, 1), "the one that waited has begun"
+    gate.release(2)
     await until(lambda: worker.tally.acked == 3)
     assert not any(ledger.read()[:3])
     worker.stop()

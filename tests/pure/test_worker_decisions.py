@@ -11,7 +11,7 @@ from timeoutq.server.calls import BATCH, BYTES, Kept
 from timeoutq.words import arguments
 from timeoutq.words.arguments import TaskList
 from timeoutq.worker.decisions import AT_ONCE, DRAIN, FOUND_AT_ONCE, GO_ON, NO_LIMIT, WAIT, Life, Pace, Suspects
-from timeoutq.worker.ends import AckOfFound, Ends
+from timeoutq.worker.ends import AckOfFound, AckOfResult, Ends
 from timeoutq.worker.runs import Failure
 
 
@@ -60,6 +60,17 @@ def test_an_attempt_that_failed_is_owed_while_it_is_asked_whether_its_lease_is_h
     assert (ends.leases("fail"), ends.leases("ack", "release"), ends.leases(), len(ends)) == ([one], [], [one], 1)
     (call,) = ends.take()
     assert (call.verb, call.leases, len(ends)) == ("extend", [one], 0)
+
+
+def test_each_ack_of_an_exchange_says_of_its_own_task_how_long_its_id_stays() -> None:
+    ends = Ends(AsyncQueue("q").talk, 100)
+    ends.acks, ends.bare = [lease("a", 1)], [lease("b", 2)]
+    ends.kept = [AckOfResult(lease("c", 3), None, 3_600_000, None)]
+    (call,) = ends.take()
+    words = call.call.command()
+    assert [one.task for one in call.leases] == ["a", "b", "c"]
+    assert words[words.index("bare") + 1 :][:2] == (1, 2)
+    assert words[words.index("until") + 1 :][:3] == (2, 3, 3_600_000)
 
 
 def found_by(task: str, number: int, tasks: int) -> AckOfFound:
