@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,6 +70,17 @@ def loses_the_reply(proxy: Proxy, queue: Queue, raw: redis.Redis) -> None:
     wait_until(lambda: queue.stats().in_progress == 1)
 
 
+def worker_that_loses_a_reply(
+    run: Processes, proxy: Proxy, queue: Queue, raw: redis.Redis, timeout: str
+) -> subprocess.Popen[bytes]:
+    """Start a worker command whose process has claimed "a", and has not read this."""
+    know_the_library(queue)
+    proxy.arm(Fault.SWALLOW, WAIT)
+    worker = run.start("worker", queue.name, "tests.rig.handlers:work", "--timeout", timeout, TIMEOUTQ_URL=proxy.url)
+    loses_the_reply(proxy, queue, raw)
+    return worker
+
+
 async def no_handler(lease: Lease) -> None:
     raise AssertionError("nothing comes")
 
@@ -121,11 +133,8 @@ async def test_what_the_claim_has_taken_is_given_back_when_the_worker_ends(
 def test_what_a_killed_process_was_about_to_read_is_given_back_by_its_supervisor(
     url: str, queue: Queue, raw: redis.Redis, run: Processes
 ) -> None:
-    know_the_library(queue)
     with Proxy(url) as proxy:
-        proxy.arm(Fault.SWALLOW, WAIT)
-        worker = run.start("worker", queue.name, "tests.rig.handlers:work", "--timeout", "300s", TIMEOUTQ_URL=proxy.url)
-        loses_the_reply(proxy, queue, raw)
+        worker = worker_that_loses_a_reply(run, proxy, queue, raw, "300s")
         (pid,) = map(int, Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split())
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: queue.stats().done == 1)
@@ -137,11 +146,8 @@ def test_what_a_killed_process_was_about_to_read_is_given_back_by_its_supervisor
 def test_what_a_killed_command_was_about_to_read_waits_out_its_lease_as_the_page_of_promises_says(
     url: str, queue: Queue, raw: redis.Redis, run: Processes
 ) -> None:
-    know_the_library(queue)
     with Proxy(url) as proxy:
-        proxy.arm(Fault.SWALLOW, WAIT)
-        worker = run.start("worker", queue.name, "tests.rig.handlers:work", "--timeout", "2s", TIMEOUTQ_URL=proxy.url)
-        loses_the_reply(proxy, queue, raw)
+        worker = worker_that_loses_a_reply(run, proxy, queue, raw, "2s")
         run.end()
     assert worker.returncode == -signal.SIGKILL
     wait_until(lambda: queue.requeue_expired() == 1)
