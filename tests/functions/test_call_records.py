@@ -188,6 +188,27 @@ def test_a_call_that_crashes_too_often_ends_and_one_more_crash_is_told_of(app: A
     assert (ended.function, ended.put, before.function) == ("one", told.put, "one")
 
 
+def test_a_call_that_is_to_run_once_more_has_not_ended_with_its_last_crash(app: App, queue: Queue) -> None:
+    @app.task(keep_result=60)
+    async def one() -> int:
+        return 1
+
+    queue.configure(max_crashes=1)
+    one.delay()
+    work(app)  # now the queue knows that records are kept here
+    before = queue.results.ended()
+    call = one.options(id="call").delay()
+    (lease,) = queue.claim(1)
+    one.options(id="call", rerun=True).delay()
+    queue.run(sending.answers(queue.talk, queue.operations.crash([lease], "killed")))
+    found = record_of(call)
+    assert ([one.how for one in found.attempts], found.how, found.ended) == (["crashed"], None, None)
+    assert queue.results.ended() == before
+    assert call.info().state == "todos"
+    work(app)
+    assert record_of(call).how == "done"
+
+
 def test_a_key_that_is_called_again_begins_a_record_and_long_ones_keep_their_first_attempt(
     app: App, queue: Queue
 ) -> None:

@@ -66,6 +66,31 @@ async def test_a_def_that_goes_on_though_it_was_stopped_stops_no_other_call(
     assert "another thread takes its place" in caplog.text
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_nobody_hears_of_a_def_that_outlives_its_worker(monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
+    monkeypatch.setattr(threads, "PATIENCE", 0.02)
+    told, begun, goes_on = list[str](), threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        begun.set()
+        goes_on.wait(30)
+
+    crew = threads.Threads("worker", told.append)
+    call = asyncio.create_task(crew.run("a", stuck))
+    try:
+        await asyncio.to_thread(begun.wait, 10)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        if is_closed:
+            crew.close()
+        await asyncio.sleep(0.03)  # the loop looks after the thread before this ends, however late it is
+        assert told == [] if is_closed else "still runs in its thread" in told[0]
+    finally:
+        goes_on.set()
+        crew.close()
+
+
 @pytest.mark.breaking
 def test_a_process_in_which_a_def_hangs_is_replaced_at_once_and_its_other_calls_go_on(
     queue: Queue, run: Processes, app: App, tmp_path: Path

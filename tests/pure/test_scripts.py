@@ -110,7 +110,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {2: "f7b4d095076ebe49fb4906df23c2b567f9e5194ab0e9840bd04ff7bd9faec34f"}
+REVISIONS = {3: "406c60cfb4c5da592dd3e9fa5e9497e4ab9346dbb415213bf905c8bd96511247"}
 """The digest of the text of each revision."""
 
 

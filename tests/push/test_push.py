@@ -23,6 +23,7 @@ from tests.rig.command import Say, say
 from tests.rig.processes import Processes, run
 from tests.rig.receiver import OK, SECRET, Answering, Message, Receiver, endless, hangs, receiving, resets, says, status
 from tests.rig.waiting import wait_until
+from tests.worker.working import ended
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Task, Worker
 from timeoutq.gateway.push import Poster, Push, read_secrets, read_target
 from timeoutq.gateway.push import message as messages
@@ -50,7 +51,7 @@ async def pushed(
     poster = partial(Poster, target, concurrency=4, seconds=seconds, network=network)
     async with AsyncQueue(name, url, retry=list(retry)) as queue:
         worker = Worker(queue, Push(poster, [KEY], **settings), concurrency=4, burst=True, signals=False)
-        await asyncio.wait_for(worker.run(), 20)
+        await ended(worker.run(), 20)
 
 
 # ---- what is sent

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.rig.invariants import check
-from tests.worker.working import until
+from tests.worker.working import ended, until
 from timeoutq import Ack, GiveUp, Lease, Release, Retry, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.route import tags
@@ -44,7 +44,7 @@ async def working(queue: ShardedQueue, handler: Any, **settings: Any) -> AsyncIt
         finally:
             if not settings.get("burst"):
                 worker.stop()
-            await asyncio.wait_for(running, 60)
+            await ended(running)
 
 
 async def nothing(lease: Lease) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.worker.working import ended
 from timeoutq import Ack, Lease, Worker
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.worker.runs import MaxRuntime, Run
@@ -23,7 +24,7 @@ def lines(caplog: pytest.LogCaptureFixture, word: str) -> list[logging.LogRecord
 
 async def drained(queue: FakeAsyncQueue, handler: Any, **settings: Any) -> None:
     worker = Worker(queue, handler, burst=True, signals=False, retry=[], **settings)
-    await asyncio.wait_for(worker.run(), 30)
+    await ended(worker.run(), 30)
 
 
 class Blocking(logging.Handler):

@@ -14,10 +14,11 @@ from tests.rig.inside import pump_of
 from tests.rig.outages import KINDS, SOON, Case, scene, seconds_until_work
 from tests.rig.waiting import wait_until
 from tests.worker.test_several_queues import clients, elsewhere, high, sound
-from tests.worker.working import at_work, until
+from tests.worker.working import at_work, ended, until
 from timeoutq import AsyncQueue, Lease, Queue, Tally, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.watch.doctor import examine
+from timeoutq.words import retry
 from timeoutq.worker import exchanges, queue_work
 from timeoutq.worker.decisions import Pace
 from timeoutq.worker.queue_work import QueueWork
@@ -139,11 +140,14 @@ async def test_a_worker_that_ends_while_the_server_is_away_tells_it_the_ends_of_
 
 
 @pytest.mark.parametrize("ends", ["by itself", "when told"])
-async def test_it_does_not_wait_for_the_server_when_its_leases_have_run_out(ends: str, tmp_path: Path) -> None:
+async def test_it_does_not_wait_for_the_server_when_its_leases_have_run_out(
+    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "pause", lambda failures: 0.05)  # many tries, each sooner than a lease runs out
     with EmbeddedServer(tmp_path / "server") as server:
         async with AsyncQueue("q", server.url, timeout=1, deadline=0.3) as mine:
             _, running = await ended_without_a_server(server, mine, ends)
-            assert (await asyncio.wait_for(running, 20)).acked == 0
+            assert (await ended(running, 20)).acked == 0
 
 
 async def test_a_worker_that_is_told_to_end_and_owes_nothing_does_not_wait_for_the_server(tmp_path: Path) -> None:
@@ -158,7 +162,7 @@ async def test_a_worker_that_is_told_to_end_and_owes_nothing_does_not_wait_for_t
             server.kill()
             await until(lambda: pump_of(worker).works[0].is_away)
             worker.stop()
-            assert (await asyncio.wait_for(running, 20)).end == "stopped"
+            assert (await ended(running, 20)).end == "stopped"
 
 
 async def ended_without_a_server(

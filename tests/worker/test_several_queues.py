@@ -19,7 +19,7 @@ import redis
 from tests.rig.inside import pump_of
 from tests.rig.invariants import check
 from tests.worker.test_worker_stuck import make_suspect
-from tests.worker.working import at_work, until
+from tests.worker.working import at_work, ended, until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Worker
 from timeoutq.server.embedded import EmbeddedServer
 
@@ -99,7 +99,7 @@ async def test_all_of_the_first_queue_begins_before_the_second(
         worker = Worker(
             queues, in_thread if in_threads else in_loop, concurrency=concurrency, burst=True, signals=False
         )
-        tally = await asyncio.wait_for(worker.run(), 60)
+        tally = await ended(worker.run())
     assert (tally.acked, tally.end, tally.lost) == (400, "drained", 0)
     assert [one.acked for one in worker.tallies.values()] == [200, 200]
     # the second queue fills only places that the first one has left open: those of its last claims
@@ -143,6 +143,32 @@ async def test_an_urgent_task_waits_for_one_running_task_and_not_for_those_that_
     assert Counter(began).most_common(1)[0][1] == 1, "no task has run twice"
 
 
+async def test_the_lowest_queue_makes_room_first(high: Queue, low: Queue, url: str, name: str) -> None:
+    held = threading.Event()
+
+    def hold(lease: Lease) -> None:
+        held.wait(30)
+
+    with sound(url, f"{name}.middle") as middle:
+
+        def fetched() -> tuple[int, int, int]:
+            first, second, third = (queue.stats().in_progress for queue in (high, middle, low))
+            return first, second, third
+
+        fill(low, 10)
+        async with clients(high, middle, low) as queues:
+            async with at_work(Worker(queues, hold, concurrency=2, prefetch=4, signals=False)):
+                await until(lambda: fetched() == (0, 0, 6))
+                fill(middle, 2)
+                await until(lambda: fetched() == (0, 2, 4))
+                high.put("high-0")
+                await until(lambda: fetched() == (1, 2, 3))
+                high.put(f"high-{number}" for number in range(1, 4))
+                await until(lambda: fetched() == (4, 0, 2))  # those of the lowest queue run
+                held.set()
+                await until(lambda: low.stats().done == 10)
+
+
 # ---- weights
 
 
@@ -161,7 +187,7 @@ async def test_three_of_four_tasks_come_from_the_queue_of_weight_three(
 
     async with clients(high, low) as (first, second):
         worker = Worker({first: 3, second: 1}, handler, concurrency=concurrency, prefetch=5, burst=True, signals=False)
-        await asyncio.wait_for(worker.run(), 60)
+        await ended(worker.run())
     counts = Counter(map(kind, began[:1200]))
     assert 3 * 0.95 < counts["high"] / counts["low"] < 3 * 1.05
     assert (high.stats().done, low.stats().done) == (1200, 1200), "the second queue has all handlers in the end"

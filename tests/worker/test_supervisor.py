@@ -17,11 +17,12 @@ import pytest
 from tests.rig.handlers import history, work
 from tests.rig.processes import ROOT, Processes, processes, run, url
 from tests.rig.waiting import wait_until
-from timeoutq import AsyncQueue, Queue, Worker
+from timeoutq import AsyncQueue, Lease, Queue, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import fake_async_queue
 from timeoutq.verbs import sending
 from timeoutq.words import exit_codes
+from timeoutq.worker.processes import supervisor as supervising
 from timeoutq.worker.processes.ledger import SharedLedger
 from timeoutq.worker.processes.supervisor import Job, _Child, _Signals, _Supervisor
 
@@ -262,6 +263,33 @@ def test_what_an_ended_process_held_is_given_back_and_only_who_died_by_itself_is
     told = [record for record in caplog.records if "was running in process 12345" in record.getMessage()]
     assert all(says in record.getMessage() for record in told)
     assert {vars(record)["task"]: vars(record)["crashes"] for record in told} == {task: crashes[task] for task in ran}
+
+
+def test_a_server_that_is_away_hears_of_a_dead_process_last_and_only_if_it_held_something(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [AsyncQueue("away", "redis://127.0.0.1:1/0", deadline=0.2), AsyncQueue(queue.name, url)]
+    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: queues, 1, 10)
+    supervisor = _Supervisor(job, cast("_Signals", None))
+
+    def asked_when_a_process_dies(*held: Lease) -> list[str]:
+        caplog.clear()
+        ledger = SharedLedger(10, *(each.division.key_of for each in queues))
+        ledger.sign("worker")
+        for page in ledger.pages:
+            page.hold(held)
+        supervisor._report(_Child(12345, ledger, -1), "killed by SIGKILL", blame=True)
+        return [vars(record)["queue"] for record in caplog.records]
+
+    queue.put("a", "b")
+    first, second = queue.claim(2)
+    assert asked_when_a_process_dies(first) == ["away", queue.name], "nothing is known yet"
+    assert asked_when_a_process_dies(second) == [queue.name, "away"]
+    assert asked_when_a_process_dies() == []
+    assert queue.stats().todos == 2
+    monkeypatch.setattr(supervising, "ASK_AGAIN", 0.0)
+    asked_when_a_process_dies(second)
+    assert asked_when_a_process_dies() == ["away"], "after a while it is asked again"
 
 
 @pytest.mark.parametrize(("died", "blame"), [("killed by SIGKILL", True), ("killed by SIGKILL", False), ("", False)])

@@ -14,7 +14,7 @@ import pytest
 import redis
 from tenacity import stop_after_attempt, wait_none
 
-from tests.worker.working import at_work, until
+from tests.worker.working import at_work, ended, until
 from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
 from timeoutq.worker import cleaner as cleaning
 
@@ -259,6 +259,6 @@ async def test_a_lost_lease_cancels_the_handler_and_is_not_acked(
         await asyncio.wait_for(cancelled.wait(), 5)
         await until(lambda: "forgotten" in caplog.text)
         worker.stop()
-        tally = await asyncio.wait_for(running, 10)
+        tally = await ended(running, 10)
     assert (tally.acked, tally.lost) == (0, 1)
     assert queue.stats().known == 0

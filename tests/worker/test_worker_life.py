@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from tests.rig.inside import pump_of
-from tests.worker.working import until
+from tests.worker.working import ended, until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.testing import FakeAsyncQueue, fake_async_queue
@@ -122,11 +122,11 @@ async def test_a_worker_that_is_stopped_while_it_enters_claims_nothing(fake: Fak
     await until(lambda: story == ["entering"])
     if how == "stopped":
         worker.stop()
-        assert (await asyncio.wait_for(running, 10)).end == "stopped"
+        assert (await ended(running, 10)).end == "stopped"
     else:
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(running, 10)
+            await ended(running, 10)
     assert story == ["entering", "gave up"]
     assert (await fake.stats()).counters.get("claimed", 0) == 0
 
@@ -294,7 +294,7 @@ async def test_after_the_drain_deadline_what_still_runs_is_given_back(fake: Fake
     await until(begun.is_set)
     worker.stop()
     asked = time.monotonic()
-    tally = await asyncio.wait_for(running, 10)
+    tally = await ended(running, 10)
     assert 0.25 < time.monotonic() - asked < 5
     assert (tally.released, tally.acked) == (1, 0)
     assert (await fake.inspect("a")).state == State.TODOS
@@ -368,5 +368,5 @@ async def test_what_ends_within_the_drain_deadline_is_acked(fake: FakeAsyncQueue
     await until(lambda: len(worker.held) == 1)  # what had not begun is given back at once
     assert (await fake.stats()).todos == 1
     release.set()
-    tally = await asyncio.wait_for(running, 10)
+    tally = await ended(running, 10)
     assert (tally.acked, tally.released) == (1, 1)

@@ -12,15 +12,9 @@ from typing import Any
 import pytest
 
 from tests.rig.inside import seen
-from tests.worker.working import at_work, until
+from tests.worker.working import at_work, ended, until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker, WorkerBroken
 from timeoutq.testing import fake_async_queue
-from timeoutq.worker.leases import Tally
-
-
-async def ended(working: asyncio.Task[Tally], seconds: float = 15.0) -> Tally:
-    return await asyncio.wait_for(working, seconds)
-
 
 # ---- a suspect, which must run alone
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from timeoutq import Queue, Worker
+
+T = TypeVar("T")
 
 
 async def until(predicate: Callable[[], object], seconds: float = 20.0) -> None:
@@ -19,6 +22,16 @@ async def until(predicate: Callable[[], object], seconds: float = 20.0) -> None:
             await asyncio.sleep(0.005)
 
 
+async def ended(running: asyncio.Task[T] | Coroutine[Any, Any, T], seconds: float = 60.0) -> T:
+    """Give what a worker gives at its end, which must come in time: a worker that `wait_for` cancels ends well."""
+    task = running if isinstance(running, asyncio.Task) else asyncio.create_task(running)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    if not done:
+        task.cancel()
+        raise TimeoutError(f"the worker has not ended after {seconds:g} s: {await task}")
+    return task.result()
+
+
 @asynccontextmanager
 async def at_work(worker: Worker) -> AsyncIterator[Worker]:
     """Run a worker; stop it at the end of the block."""
@@ -27,7 +40,7 @@ async def at_work(worker: Worker) -> AsyncIterator[Worker]:
         yield worker
     finally:
         worker.stop()
-        await asyncio.wait_for(task, 60)
+        await ended(task)
 
 
 def know_the_library(queue: Queue) -> None:

@@ -137,7 +137,7 @@ do
       elseif moved then
         again[#again + 1], again_names[#again + 1] = id, names[i]
       end
-      if moved and has('records') then results.note(id, false, over and 'X' or 'x', was[i], reason) end
+      if moved and has('records') then results.note(id, false, over and not anew[i] and 'X' or 'x', was[i], reason) end
       if moved and not anew[i] then
         fields[#fields + 1], fields[#fields + 2] = id, counts[i]
       else
