@@ -277,3 +277,27 @@ async def _until(predicate: Callable[[], object], timeout: float = 10.0) -> None
     while not predicate():
         assert time.monotonic() < until, predicate
         await asyncio.sleep(0.01)
+
+
+def test_a_schedule_that_asks_for_replicas_waits_for_them_on_any_queue(clock: Clock, flushes: list[list[str]]) -> None:
+    with fake_queue(clock=clock) as plain:
+        plain.put("a", durable=1)
+        flushes.clear()
+        plain.put("b", durable=1)
+        plain.schedule("c", after=60, durable=1)
+        assert once(flushes) == [["put", "WAIT 1"], ["schedule", "WAIT 1"]]
+
+
+def test_a_keeper_keeps_the_leases_whose_ends_were_not_sent(queue: FakeQueue) -> None:
+    class Long(Exception):
+        def __str__(self) -> str:
+            return "x" * 4000
+
+    queue.put(f"t{i}" for i in range(1500))
+    leases = [lease for _ in range(3) for lease in queue.claim(500)]
+    with queue.keeper() as keeper:
+        keeper.add(*leases)
+        unconfirmed(queue, lambda: queue.fail(leases, Long(), give_up=True))
+        left = queue.stats().in_progress
+        assert left > 0, "the calls behind the first flush were not sent"
+        assert len(keeper.held) >= left

@@ -23,6 +23,7 @@ from crawlee.storage_clients import MemoryStorageClient
 from crawlee.storages import Dataset, KeyValueStore, RequestQueue
 
 from tests.rig.invariants import check
+from tests.worker.working import until
 from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, ServerFull
 from timeoutq.crawlee import TimeoutqStorageClient
 from timeoutq.crawlee import queue as module
@@ -499,3 +500,30 @@ async def test_datasets_and_stores_are_those_of_the_other_client(storage: Timeou
     await queue.drop()
     assert f"heartbeat-{name}" not in {thread.name for thread in threading.enumerate()}
     assert await (await RequestQueue.open(name=name, storage_client=storage)).is_finished()
+
+
+async def test_a_queue_has_several_clients_when_another_process_fetches(url: str, opened: Client) -> None:
+    async def has_several(workers: int) -> bool:
+        await until(lambda: queue.stats().workers == workers)
+        return (await opened.get_metadata()).had_multiple_clients
+
+    with Queue(opened.queue.name, url) as queue:
+        await opened.add_batch_of_requests([page(1), page(2)])
+        assert await opened.fetch_next_request()
+        assert not await has_several(1)
+        async with TimeoutqStorageClient(url, storage=MemoryStorageClient(), timeout=5) as other:
+            second = await other.create_rq_client(name=opened.queue.name)
+            assert await second.fetch_next_request()
+            assert await has_several(2)
+
+
+async def test_two_storage_clients_of_one_process_have_queues_of_their_own(url: str, name: str) -> None:
+    configuration = Configuration()
+    one, other = (TimeoutqStorageClient(url, storage=MemoryStorageClient()) for _ in range(2))
+    async with one, other:
+        first, again, second = [
+            await RequestQueue.open(name=name, storage_client=client, configuration=configuration)
+            for client in (one, one, other)
+        ]
+        assert first is again
+        assert first._client is not second._client

@@ -55,7 +55,7 @@ INSTEAD = {"hosts.block": ("until",), "schedule": ("at",), "schedules.set": ("cr
            "schedules.move": ("cron", "tz")}  # fmt: skip
 """Arguments in the place of these."""
 
-LEFT_OUT = {"run", "close", "token", "each", "export", "wait_drained", "follow"}
+LEFT_OUT = {"run", "close", "token", "another", "each", "export", "wait_drained", "follow"}
 """Not for callers; an iterator, whose arguments are those of `list`; and what may wait for ever, as it is told."""
 
 ROOMS: dict[str, type] = {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from tests.rig.processes import processes
 from tests.rig.proxy import Fault, Proxy
 from tests.rig.waiting import wait_until
 from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, Worker
-from timeoutq.functions import App, Calls, Limit, scheduling
+from timeoutq.functions import App, Calls, Limit, limits, scheduling
 from timeoutq.functions.client import Sender
 from timeoutq.testing import fake_async_sharded_queue
 
@@ -281,3 +283,21 @@ async def test_a_call_whose_limit_a_silent_server_cannot_take_waits_and_has_not_
             proxy.disarm()
             tally = await working
     assert (sorted(ran), tally.failed, polite.stats().failed) == ([0, 1, 2], 0, 0)
+
+
+async def test_a_worker_says_once_a_minute_that_a_queue_keeps_no_limits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, app = [100.0], App("q")
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    @app.task(limit=Limit(concurrency=10))
+    async def bill(number: int) -> None:
+        now[0] += 25.0
+
+    async with fake_async_sharded_queue("q", by="id") as queue:
+        # as a program put them that knew of no limit
+        await queue.put({f"bill:{n}": {"v": 1, "f": "bill", "k": {"number": n}} for n in range(4)})
+        with caplog.at_level(logging.WARNING):
+            await Worker(queue, Calls(app), burst=True, signals=False, concurrency=1).run()
+    assert sum("routes its tasks by id" in message for message in caplog.messages) == 2, "at once, and after 75 s"

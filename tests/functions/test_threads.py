@@ -142,7 +142,7 @@ async def test_a_def_that_waits_for_a_thread_is_blamed_for_the_end_of_its_proces
     ledger = SharedLedger(100)
     worker = Worker(jobs, Calls(app, threads=1), signals=False, ledger=ledger)
     running = asyncio.create_task(worker.run())
-    await until(lambda: len(worker.running) == 3)
+    await until(lambda: begun and len(worker.running) == 3)
     assert (len(begun), left()) == (1, (1, 2))
     gate.release()
     await until(lambda: len(begun) == 2 and worker.tally.acked == 1)

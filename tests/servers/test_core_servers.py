@@ -394,3 +394,9 @@ def test_a_user_without_rights_is_told_so_and_writes_nothing(kind: Any, url: str
     finally:
         client.acl_deluser("guest", "other")
     check(url, "q")
+
+
+def test_a_password_for_a_server_that_has_none_is_refused_with_the_cure() -> None:
+    with EmbeddedServer() as server, Queue("q", as_user(server.url, "", "secret")) as queue:
+        with pytest.raises(AccessDenied, match="check user, password and ACL"):
+            queue.put("a")

@@ -826,3 +826,12 @@ def test_without_hiredis_the_cure_is_said() -> None:
     code = "import sys; sys.modules['hiredis'] = None; import timeoutq; timeoutq.Queue('q').stats()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "timeoutq needs the package hiredis, which is missing: pip install hiredis" in done.stderr
+
+
+def test_the_name_of_a_client_that_is_handed_in_is_that_of_the_connections(url: str, name: str, raw: Any) -> None:
+    there = urlsplit(url)
+    with redis.Redis(there.hostname or "", there.port or 0, password=there.password, client_name="me") as client:
+        with Queue(name, client=client) as queue:
+            queue.put("a")
+            assert "me" in {one["name"] for one in raw.client_list()}
+            queue.purge()

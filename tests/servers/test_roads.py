@@ -271,3 +271,10 @@ async def test_the_loop_sleeps_when_replies_take_longer(awake: float) -> None:
         async with counted_looks() as sleeps:
             await link.send([("ECHO", "slow")])
         assert len(sleeps) < 20
+
+
+async def test_a_server_that_has_no_connection_left_is_asked_again_on_another() -> None:
+    async with link_to([b"-ERR max number of clients reached\r\n", HANG_UP], [b"+next\r\n"]) as link:
+        with pytest.raises(redis.ConnectionError, match="max number of clients"):
+            await link.send([("GET", "x")])
+        assert await link.send([("GET", "x")]) == [b"next"]

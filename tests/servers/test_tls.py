@@ -395,3 +395,11 @@ def test_a_key_with_a_password_is_read_with_it_and_nobody_is_asked(certificates:
     for host in ("h", ":the-server's@h"):
         queue = Queue("q", f"{url.replace('h/', f'{host}/')}&ssl_password=c4n4ry")
         assert "c4n4ry" not in f"{queue!r} {queue.url} {queue.server_at!r}"
+
+
+def test_only_the_ciphers_that_the_url_names_are_offered() -> None:
+    cipher = "ECDHE-RSA-AES256-GCM-SHA384"
+    context = Server(f"rediss://127.0.0.1:1/0?ssl_ciphers={cipher}", None, 5.0)._endpoint.context
+    assert context is not None
+    # those of TLS 1.3 are always offered
+    assert [one["name"] for one in context.get_ciphers() if one["protocol"] != "TLSv1.3"] == [cipher]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import count
 from typing import Any
 
 import pytest
@@ -18,11 +19,11 @@ from timeoutq import (
     Queue,
     Task,
 )
-from timeoutq.client.shards import ShardedQueue
+from timeoutq.client.shards import ShardedQueue, claims
 from timeoutq.client.shards.route import stem, tags
 from timeoutq.server import scripts
 from timeoutq.server.link import Link
-from timeoutq.words.errors import ServerError
+from timeoutq.words.errors import ServerError, Unavailable
 from timeoutq.words.model import Answer
 
 # ---- tasks go to their shards, and come from all of them
@@ -352,3 +353,20 @@ def test_tasks_run_once_more_in_their_shards_put_by_a_put_or_an_ack(queue: Any) 
     assert found == {task: 3 for task in tasks if task != tasks[1]}
     with pytest.raises(InvalidInput, match="rerun=True has a run begin after a put"):
         queue.schedule(Task("a", rerun=True), after=1)
+
+
+def test_a_shard_that_was_away_for_a_moment_is_no_error_of_a_claim_that_waits_on(
+    queue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, plain = count(), claims.depth
+
+    def depth(talk: Any) -> Any:
+        if next(asked) == 0:
+            raise Unavailable("away")
+        return (yield from plain(talk))
+
+    queue.put("a")
+    queue.ack(queue.claim(1, wait=5))
+    monkeypatch.setattr(claims, "AWAY", 0.0)
+    monkeypatch.setattr(claims, "depth", depth)
+    assert queue.claim(wait=0.1) == []

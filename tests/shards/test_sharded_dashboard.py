@@ -107,3 +107,15 @@ def test_a_silent_node_is_named_and_the_picture_shows_the_other_shards(say: Say,
         wait_until(lambda: snapshot(queue).silent == {})
         assert snapshot(queue).stats.known == 40
         queue.purge()
+
+
+def test_of_hosts_without_a_turn_those_with_most_to_do_are_shown_first(url: str, name: str) -> None:
+    with ShardedQueue(name, url, shards=4) as queue:
+        queue.configure(politeness=Politeness(delay=0, per_host=1))
+        for host, pages in (("few", 2), ("most", 4), ("some", 3)):
+            queue.put(f"https://{host}.example/{number}" for number in range(pages))
+        assert len(queue.claim(3)) == 3
+        assert [(host.host, host.waiting, host.turn) for host in snapshot(queue).hosts] == [
+            ("most.example", 3, None), ("some.example", 2, None), ("few.example", 1, None),
+        ]  # fmt: skip
+        queue.purge()

@@ -209,3 +209,15 @@ def test_a_client_that_puts_into_a_purged_queue_makes_it_again(url: str, name: s
         assert list(other.put("b")) == [Answer.ADDED], "the record was seen a moment ago"
         assert raw.hget(f"timeoutq:{{{name}}}:meta", "shards") == "3 host v1"
         other.purge()
+
+
+def test_a_client_that_puts_with_groups_says_so_again_when_the_queue_was_purged(queue: Any, url: str) -> None:
+    tasks = [f"task {i}" for i in range(20)]
+    queue.put(tasks, group="g.example")
+    queue.put("another", group="g.example")  # from now on, it has seen the record
+    with ShardedQueue(queue.name, url) as other:
+        other.purge()
+        other.put("https://a.example/")
+    queue.put(tasks, group="g.example")
+    with ShardedQueue(queue.name, url) as third:
+        assert third.states(tasks).counts() == {"todos": 20}
