@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 import timeoutq
+from tests.rig.inside import pump_of
+from tests.worker.working import at_work
 from timeoutq import Answer, InvalidInput, NotReplicated, State, Worker
 from timeoutq.server import scripts
 from timeoutq.server.link import Link
@@ -270,6 +272,32 @@ async def test_a_worker_waits_for_replicas_says_so_once_and_goes_on(
     assert (tally.acked, tally.lost) == (20, 0)
     assert any("the replicas confirm again" in line for line in caplog.messages)
     assert seen.stats().counters.get("expired", 0) == 0
+
+
+async def test_a_worker_whose_replicas_confirm_again_has_no_trouble_and_claims_as_before() -> None:
+    clock = Clock(replicas=1)
+    with fake_queue(clock=clock, durable=1) as seen:
+        seen.put("first")
+        entered, free = asyncio.Event(), asyncio.Event()
+
+        async def handler(lease: Any) -> None:
+            entered.set()
+            await free.wait()
+
+        worker = Worker(fake_async_queue(clock=clock, deadline=QUICK), handler, concurrency=5, signals=False)
+        async with at_work(worker):
+            await entered.wait()
+            clock.replicas = 0
+            free.set()
+            (work,) = pump_of(worker).works
+            await _until(lambda: work.unconfirmed)
+            clock.replicas = 1
+            await _until(lambda: seen.stats().done == 1 and not work.shards[0].failures)
+            assert "trouble" not in work._about()
+            free.clear()
+            seen.put([f"t{n}" for n in range(20)])
+            await _until(lambda: len(worker.running) == 5)
+            free.set()
 
 
 async def _until(predicate: Callable[[], object], timeout: float = 10.0) -> None:

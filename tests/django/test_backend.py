@@ -235,6 +235,9 @@ def test_arguments_that_are_no_json_are_refused_with_the_cure(usual: None, tasks
     assert isinstance(BadArguments(""), TypeError)  # as Django's own backends raise
     with pytest.raises(BadArguments, match=r"Unsupported type: .*market\.tasks\.add travel as JSON: pass obj\.pk"):
         tasks.add.enqueue(a=object())
+    for odd in ({1: 2}, float("nan")):
+        with pytest.raises(BadArguments, match="add travel as JSON, and some would arrive as others: keys"):
+            tasks.add.enqueue(odd)
     with pytest.raises(CallTooLarge) as caught:
         tasks.add.enqueue("x" * 300_000)
     assert caught.value.__notes__ == ["It is a call of the task tests.rig.market.tasks.add."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.functions.running import at_work, twice_failing, work
 from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
-from timeoutq import Lease, Queue
+from timeoutq import Lease, Queue, State
 from timeoutq.functions import App
 from timeoutq.server.calls import Kept
 from timeoutq.verbs import sending
@@ -166,6 +167,47 @@ def test_an_attempt_that_was_killed_has_no_start(
         assert lost.end <= (last.start or 0)
         assert lost.error is not None
         assert "killed by SIGKILL" in lost.error
+
+
+@pytest.mark.parametrize("how", ["stopped", "raises"])
+def test_a_call_that_was_cancelled_while_it_ran_says_when_it_began(app: App, queue: Queue, how: str) -> None:
+    begun = threading.Event()
+
+    @app.task(keep_result=60, retry=[60])
+    async def waits() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if how == "raises":
+                raise ValueError("no") from None
+            raise
+
+    with at_work(app):
+        call = waits.delay()
+        assert begun.wait(20)
+        call.cancel("Ann")
+        wait_until(lambda: call.info().state == State.FAILED)
+    found = record_of(call)
+    (attempt,) = found.attempts
+    assert (attempt.how, attempt.error) == ("cancelled", "cancelled by Ann")
+    assert attempt.start is not None
+    assert attempt.end is not None
+    assert (found.put or 0) <= attempt.start <= attempt.end
+    assert found.function == "waits"
+
+
+def test_a_call_that_fails_before_its_worker_hears_of_the_cancel_says_when_it_began(app: App, queue: Queue) -> None:
+    @app.task(keep_result=60)
+    async def one() -> None: ...
+
+    call = one.delay()
+    (lease,) = queue.claim(1)
+    call.cancel("Ann")
+    queue.run(
+        sending.answers(queue.talk, queue.operations.fail([lease], [60_000], [b"no"], records={0: b"1 0 5000 - one"}))
+    )
+    assert [(one.how, one.start) for one in record_of(call).attempts] == [("cancelled", 5.0)]
 
 
 def test_a_call_that_crashes_too_often_ends_and_one_more_crash_is_told_of(app: App, queue: Queue) -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,6 +25,7 @@ from tests.rig import pool
 from tests.rig.calling import failure
 from tests.rig.processes import Processes
 from tests.rig.waiting import until, wait_until
+from tests.worker.working import at_work, ended
 from timeoutq import AsyncQueue, Queue, Worker
 from timeoutq.functions import App, BadFunction, CallCancelled, CallNext, Calls, Context, Result, processes, running
 from timeoutq.functions.errors import NoProcess
@@ -344,6 +346,46 @@ def test_a_process_that_cannot_be_started_leaves_nothing_open_and_is_told_of_its
     assert caught.value.function == "echo"
     assert [one.closed for one in pipes] == [True] * len(pipes)
     assert not hold.is_ready
+
+
+async def test_a_call_whose_process_does_not_begin_goes_back_and_no_attempt_counts(
+    app: App, jobs: AsyncQueue, queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(processes, "BEGINS_WITHIN", 0.0)
+    call = await app.named("who").adelay()
+    worker = Worker(jobs, Calls(pool.app), signals=False)
+    async with at_work(worker):
+        await until(lambda: queue.stats().scheduled == 1)
+    info = queue.inspect(call.id)
+    assert (info.failures, info.crashes, worker.tally.failed) == (0, 0, 0)
+    why = "a pool process of who() has not begun after 0 s: either importing tests.rig.pool takes so long, or"
+    assert why in caplog.text
+    assert why in queue.why(call.id).message
+    await app.aclose()
+
+
+async def test_no_more_processes_start_at_once_than_the_machine_has_processors(
+    app: App, jobs: AsyncQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, most, lock = list[object](), list[int](), threading.Lock()
+    plain = processes.Hold.begin
+
+    def begin(hold: processes.Hold) -> None:
+        with lock:
+            starting.append(hold)
+            most.append(len(starting))
+        plain(hold)
+        with lock:
+            starting.remove(hold)
+
+    monkeypatch.setattr(processes.Hold, "begin", begin)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for _ in range(6):
+        await app.named("who").adelay()
+    worker = Worker(jobs, Calls(pool.app), burst=True, signals=False)
+    assert (await ended(worker.run())).acked == 6
+    assert max(most) == 2
+    await app.aclose()
 
 
 def crossed(error: BaseException) -> Any:

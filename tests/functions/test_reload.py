@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.functions import App
 from timeoutq.words import exit_codes
+from timeoutq.worker.processes import reloading
 from timeoutq.worker.processes.reloading import Watch
 
 PROGRAM = """
@@ -106,3 +108,22 @@ def test_a_worker_that_cannot_begin_says_why(
     worker = run.start("worker", queue.name, *words)
     assert worker.wait(60) == exit_codes.USAGE
     assert complaint in run.log(worker)
+
+
+def test_a_program_whose_import_does_not_end_is_imported_once_for_each_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, asked = tmp_path / "shop.py", list[Any]()
+
+    def hangs(command: Any, **_: Any) -> Any:
+        asked.append(command)
+        raise subprocess.TimeoutExpired(command, reloading.WITHIN)
+
+    program.write_text("app = 1\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    watch = Watch(["shop:app"])
+    monkeypatch.setattr("timeoutq.worker.processes.reloading.subprocess.run", hangs)
+    for changes in (1, 2):
+        os.utime(program, (changes, changes))
+        assert [watch.changed() for _ in range(3)] == [False] * 3
+        assert len(asked) == changes

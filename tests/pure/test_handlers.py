@@ -7,6 +7,7 @@ import functools
 import pickle
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from timeoutq import Ack, GiveUp, HandlerNotFound, InvalidInput, Lease, Politeness, Release, Retry, Worker
 from timeoutq.testing import fake_async_queue
 from timeoutq.words.arguments import error_text
-from timeoutq.worker.handlers import Surroundings, load, name_of, shape_of
+from timeoutq.worker.handlers import Surroundings, load, name_of, released, shape_of
 
 DECISIONS = [
     Ack(put=["a"], again_in=3, payload={"x": 1}),
@@ -37,6 +38,11 @@ def test_a_decision_is_a_value_that_can_be_raised(decision: Any) -> None:
     with pytest.raises(type(decision)) as raised:
         raise decision
     assert raised.value is decision
+
+
+def test_a_group_of_releases_waits_and_blocks_for_the_longest() -> None:
+    found = released(ExceptionGroup("both", [Release(1, block_host=60), Release(5, block_host=2)]))
+    assert found == Release(5, block_host=60)
 
 
 def repr_of(value: object) -> str:
@@ -152,6 +158,27 @@ def test_only_what_surely_does_not_block_is_called_in_the_event_loop(handler: An
 def test_a_path_that_names_no_handler_says_what_to_write(path: str, message: str) -> None:
     with pytest.raises(HandlerNotFound) as raised:
         load(path)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("x = {}\nx['key']\n", "raised KeyError: 'key' (part.py, line 2)"),
+        ("import json\njson.loads('')\n", "(char 0) (part.py, line 2)"),
+        ("import none_of_this_name\n", "No module named 'none_of_this_name' (part.py, line 1; searched from "),
+        ("x = (\n", "raised SyntaxError: '(' was never closed (part.py, line 1)"),
+    ],
+)
+def test_an_import_that_fails_names_the_line_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, message: str
+) -> None:
+    (tmp_path / "program.py").write_text("import part\n")
+    (tmp_path / "part.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HandlerNotFound) as raised:
+        load("program:fetch")
     assert message in str(raised.value)
 
 

@@ -36,10 +36,10 @@ BUDGETS = {
     "cli": 4390,
     "client": 3920,
     "crawlee": 485,
-    "django": 685,
-    "functions": 4960,
+    "django": 690,
+    "functions": 4980,
     "gateway": 6050,
-    "lua": 4900,
+    "lua": 4905,
     "rooms": 2950,
     "scrapy": 2370,
     "server": 3340,
@@ -48,7 +48,7 @@ BUDGETS = {
     "verbs": 2895,
     "watch": 3660,
     "words": 2450,
-    "worker": 6220,
+    "worker": 6240,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
 

@@ -66,7 +66,7 @@ def calls() -> dict[str, Call[Any]]:
             until_ms=1,
             record=b"1 0 5 - f",
         ),
-        *ops.release(LEASES, 1, 2, 3, 4, 5, b"x"),
+        *ops.release(LEASES, 1, 2, 3, 4, 5, b"x", b"1 0 5 - f"),
         *ops.publish("w", {"f": ("d", "{}")}),
         *ops.fail(LEASES, [0, -1, 5], [b"x", b"y", b"z"], [b"", b"t", b""], {1: 5}, {1: Kept(b"r", 1)}, {1: b"1"}),
         *ops.crash(LEASES, "x"),
@@ -110,7 +110,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {3: "406c60cfb4c5da592dd3e9fa5e9497e4ab9346dbb415213bf905c8bd96511247"}
+REVISIONS = {3: "6d43cb6da4a18f2bdd8a3df0b3eddc4e3c97613f209c222e46fe85fda7c20d9e"}
 """The digest of the text of each revision."""
 
 

@@ -25,6 +25,8 @@ def _end_copy() -> None:
             raise SystemExit
         case "exit 7":
             raise SystemExit(7)
+        case "exit words":
+            raise SystemExit("no disk")
         case "error":
             raise RuntimeError("the copy broke")
         case _:  # it returns

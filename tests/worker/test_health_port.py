@@ -244,7 +244,7 @@ def test_a_healthy_worker_is_green_whatever_it_waits_for(
 def test_a_worker_that_hangs_though_the_server_answers_is_red(
     queue: Queue, run: Processes, defect: str, words: str, more: tuple[str, ...]
 ) -> None:
-    worker = Watched(run, queue, f"tests.rig.hanging:{defect}", *more, WORK="60")
+    worker = Watched(run, queue, f"tests.rig.defects:{defect}", *more, WORK="60")
     worker.comes_to(200, "idle", "/readyz")
     began = time.monotonic()
     queue.put("a")
@@ -256,6 +256,6 @@ def test_a_worker_that_hangs_though_the_server_answers_is_red(
 
 
 def test_a_supervisor_whose_processes_die_again_and_again_is_red(queue: Queue, run: Processes) -> None:
-    worker = Watched(run, queue, "tests.rig.handlers:work", "--lifespan", "tests.rig.hanging:no_lifespan")
+    worker = Watched(run, queue, "tests.rig.handlers:work", "--lifespan", "tests.rig.defects:no_lifespan")
     worker.comes_to(503, "they die as soon as they are started")
     assert asked(worker.port, "/readyz")[0] == 503

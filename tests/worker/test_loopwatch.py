@@ -151,3 +151,15 @@ async def test_a_handler_that_is_to_be_stopped_when_it_has_ended_already_has_fai
         assert "the handler ended 2.0 s later" in str(error)
         assert run.end == ""  # `finished` goes by the error
         assert MaxRuntime(queue, 5).overrun(Run(lease, None, 0.0, end="shutdown"), None) is None
+
+
+async def test_a_loop_that_is_blocked_is_told_of_before_a_short_max_runtime_is_over(
+    caplog: pytest.LogCaptureFixture, block: Blocking
+) -> None:
+    async def hang(lease: Lease) -> None:
+        block()
+
+    async with fake_async_queue(timeout=60) as queue:
+        await queue.put("a")
+        await drained(queue, hang, max_runtime=3)
+    assert "the event loop has been blocked for 1" in caplog.text

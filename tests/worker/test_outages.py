@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import redis
 
 from tests.rig.inside import pump_of
 from tests.rig.outages import KINDS, SOON, Case, scene, seconds_until_work
@@ -17,11 +20,15 @@ from tests.worker.test_several_queues import clients, elsewhere, high, sound
 from tests.worker.working import at_work, ended, until
 from timeoutq import AsyncQueue, Lease, Queue, Tally, Worker
 from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.verbs.operations import Operations
 from timeoutq.watch.doctor import examine
 from timeoutq.words import retry
-from timeoutq.worker import exchanges, queue_work
+from timeoutq.words.errors import Unavailable
+from timeoutq.worker import exchanges, queue_work, served
 from timeoutq.worker.decisions import Pace
+from timeoutq.worker.handlers import Serves
 from timeoutq.worker.queue_work import QueueWork
+from timeoutq.worker.served import Place
 
 __all__ = ["elsewhere", "high"]
 
@@ -182,6 +189,31 @@ async def ended_without_a_server(
     if ends == "when told":
         worker.stop()
     return worker, running
+
+
+class Telling(Serves):
+    def serve(self, place: Place) -> Any:
+        place.publish({"bill": ("0123abcd", "{}")})
+
+        async def handle(lease: Lease) -> None: ...
+
+        return handle
+
+
+async def test_functions_of_which_a_server_was_told_in_vain_are_told_again_soon(
+    queue: Queue, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, tries = Operations.publish, count()
+
+    def away_at_first(operations: Operations, *told: Any) -> Any:
+        if next(tries) == 0:
+            raise Unavailable("the server is away")
+        return publish(operations, *told)
+
+    monkeypatch.setattr(Operations, "publish", away_at_first)
+    monkeypatch.setattr(served, "AGAIN_SOON", 0.01)
+    async with clients(queue) as (one,), at_work(Worker(one, Telling(), signals=False)):
+        await until(lambda: raw.exists(queue.operations.key("functions")), 5)
 
 
 async def test_doctor_and_why_see_a_worker_that_claims_nothing_though_a_task_is_ready(

@@ -22,6 +22,8 @@ from tests.worker.test_worker_stuck import make_suspect
 from tests.worker.working import at_work, ended, until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Worker
 from timeoutq.server.embedded import EmbeddedServer
+from timeoutq.worker.handlers import Serves
+from timeoutq.worker.served import Place
 
 
 @contextmanager
@@ -300,6 +302,42 @@ async def test_a_queue_that_is_paused_or_deleted_does_not_stop_the_other(high: Q
             else:
                 high.put("later")
             await until(lambda: high.inspect("later").state == "done")
+
+
+class Pausing(Serves):
+    """A handler that ends its first task when the test says so, and wants none for half a second then."""
+
+    def __init__(self) -> None:
+        self.goes_on = asyncio.Event()
+
+    def serve(self, place: Place) -> Any:
+        async def handle(lease: Lease) -> None:
+            if lease.task == "first":
+                await self.goes_on.wait()
+                place.pause(0.5)
+
+        return handle
+
+
+async def test_after_a_pause_the_worker_looks_for_what_came_meanwhile(
+    high: Queue, low: Queue, raw: redis.Redis
+) -> None:
+    def listens() -> int:
+        return sum(one["cmd"] == "blpop" for one in raw.client_list())
+
+    handler = Pausing()
+    async with clients(high, low) as queues:
+        worker = Worker(queues, handler, signals=False)
+        async with at_work(worker):
+            await until(lambda: listens() == 2)
+            high.put("first")
+            await until(lambda: len(worker.running) == 1 and listens() == 2)
+            handler.goes_on.set()
+            await until(lambda: high.stats().done == 1)
+            await until(lambda: listens() == 1)
+            high.put("second")
+            raw.delete(high.operations.key("bell"))  # as if the stroke was for the wait that ended with the pause
+            await until(lambda: high.stats().done == 2, 5)
 
 
 # ---- what is refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
@@ -68,3 +69,15 @@ def test_a_supervisor_tells_both_queues_at_once_of_a_process_that_was_killed(
 def test_words_that_make_no_sense_are_refused_with_the_cure(words: list[str], handler: str | None, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         read_queues(words, handler)
+
+
+@pytest.mark.breaking
+def test_each_process_that_dies_is_off_the_list_at_once(high: Queue, low: Queue, run: Processes) -> None:
+    worker = run.start("worker", high.name, low.name, f"{HANDLERS}:work", "-p", "2", "--timeout", "60s")
+    for deaths in (1, 2):
+        wait_until(lambda: len(high.workers()) == len(low.workers()) == 2)
+        pid = high.workers()[0].pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until(partial(lambda deaths: run.log(worker).count(" died: ") == deaths, deaths))
+        for queue in (high, low):
+            wait_until(partial(lambda queue, pid: pid not in {one.pid for one in queue.workers()}, queue, pid), 5)

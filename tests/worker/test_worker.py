@@ -16,6 +16,7 @@ from tenacity import stop_after_attempt, wait_none
 
 from tests.worker.working import at_work, ended, until
 from timeoutq import Ack, AsyncQueue, Cleaner, GiveUp, Lease, Queue, Release, Retry, Worker
+from timeoutq.verbs import flows
 from timeoutq.worker import cleaner as cleaning
 
 
@@ -168,6 +169,18 @@ async def test_a_lost_lease_that_has_not_begun_is_not_run(
     assert f"{lost!r} " in caplog.text
 
 
+async def test_a_task_that_is_to_run_again_at_once_does(jobs: AsyncQueue, queue: Queue) -> None:
+    runs: list[Any] = []
+
+    async def handler(lease: Lease) -> Ack | None:
+        runs.append(lease.payload)
+        return Ack(again_in=0, payload="second") if len(runs) == 1 else None
+
+    queue.put({"a": "first"})
+    await burst(jobs, handler)
+    assert runs == ["first", "second"]
+
+
 # ---- the cleaner
 
 
@@ -203,6 +216,23 @@ async def test_due_tasks_are_ready_within_fifty_milliseconds(jobs: AsyncQueue, q
         queue.ack(lease)
         queue.forget("a")
     assert sorted(lateness)[5] < 0.05
+    cleaner.cancel()
+    await asyncio.gather(cleaner, return_exceptions=True)
+
+
+async def test_what_is_scheduled_before_a_cleaner_listens_is_not_late(
+    jobs: AsyncQueue, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = flows.newest_alarm
+
+    def late(talk: Any) -> Any:
+        monkeypatch.undo()
+        queue.schedule("a", after=0.2)  # nobody hears this alarm
+        return newest(talk)
+
+    monkeypatch.setattr(flows, "newest_alarm", late)
+    cleaner = asyncio.create_task(Cleaner(jobs, longest=60).run())
+    await until(lambda: queue.stats().todos == 1, 5)
     cleaner.cancel()
     await asyncio.gather(cleaner, return_exceptions=True)
 

@@ -29,6 +29,7 @@ def ends_of_copies(run: Processes) -> list[str]:
     [
         ("fork", "return", 0),
         ("fork", "exit 7", 7),
+        ("fork", "exit words", 1),
         ("fork", "error", 1),
         ("fork_in_loop", "exit 7", 7),
         ("fork_in_loop", "await", 1),

@@ -24,6 +24,7 @@ from timeoutq.testing import FakeAsyncQueue, fake_async_queue
 from timeoutq.words.errors import WorkerBroken
 from timeoutq.worker.health import Sheet, judge
 from timeoutq.worker.leases import Tally
+from timeoutq.worker.processes.process import Orders
 from timeoutq.worker.threads import ThreadCrew
 
 
@@ -39,6 +40,27 @@ async def drained(worker: Worker) -> Tally:
 
 
 async def fetch(lease: Lease) -> None: ...
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_that_comes_before_a_process_has_its_worker_is_obeyed(
+    fake: FakeAsyncQueue, number: signal.Signals
+) -> None:
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    reading, writing = os.pipe()
+    orders = Orders(reading)
+    try:
+        signal.raise_signal(number)
+        worker = Worker(fake, fetch, signals=False)
+        orders.obey(worker)
+        assert (await ended(worker.run(), 10)).end == "stopped"
+    finally:
+        asyncio.get_running_loop().remove_reader(reading)
+        orders.let_go()
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+        os.close(reading)
+        os.close(writing)
 
 
 # ---- the lifespan
@@ -370,3 +392,22 @@ async def test_what_ends_within_the_drain_deadline_is_acked(fake: FakeAsyncQueue
     release.set()
     tally = await ended(running, 10)
     assert (tally.acked, tally.released) == (1, 1)
+
+
+async def test_a_second_stop_ends_a_lifespan_that_does_not_end(fake: FakeAsyncQueue) -> None:
+    told: list[str] = []
+
+    @asynccontextmanager
+    async def stays() -> AsyncIterator[None]:
+        told.append("entered")
+        yield
+        told.append("leaving")
+        await asyncio.Event().wait()
+
+    worker = Worker(fake, fetch, lifespan=stays, signals=False)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: told)
+    worker.stop()
+    await until(lambda: len(told) == 2)
+    worker.stop()
+    assert (await ended(running, 10)).end == "stopped"

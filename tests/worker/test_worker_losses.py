@@ -9,8 +9,9 @@ import pytest
 
 from tests.rig.processes import Processes, run
 from tests.rig.waiting import wait_until
-from timeoutq import Queue
+from timeoutq import Lease, Queue
 from timeoutq.words import exit_codes
+from timeoutq.worker.worker_log import named
 
 __all__ = ["run"]
 
@@ -92,3 +93,9 @@ def test_with_log_json_what_ends_a_worker_is_a_line_of_json(
     last = lines(run, worker)[-1]
     assert last["level"] == "ERROR"
     assert error in last["error"]
+
+
+def test_of_five_tasks_all_are_named_and_of_six_the_first_five() -> None:
+    leases = [Lease(f"t{number}", "token", deadline=0.0) for number in range(6)]
+    assert named(leases[:5]) == "'t0', 't1', 't2', 't3', 't4'"
+    assert named(leases) == "'t0', 't1', 't2', 't3', 't4' and 1 more"

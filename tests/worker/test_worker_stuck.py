@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.rig.inside import seen
+from tests.rig.inside import pump_of, seen
 from tests.worker.working import at_work, ended, until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, State, Worker, WorkerBroken
 from timeoutq.testing import fake_async_queue
+from timeoutq.worker.threads import ThreadCrew
 
 # ---- a suspect, which must run alone
 
@@ -196,3 +197,27 @@ async def test_a_worker_that_is_run_again_says_that_it_runs_once() -> None:
         await queue.put("a")
         with pytest.raises(InvalidInput, match="a Worker runs once: make another"):
             await worker.run()
+
+
+async def test_a_thread_that_comes_back_does_not_stay_beside_the_one_that_took_its_place(
+    url: str, queue: Queue
+) -> None:
+    free = threading.Event()
+
+    def handler(lease: Lease) -> None:
+        if lease.task == "hangs":
+            free.wait(30)
+
+    async with AsyncQueue(queue.name, url, timeout=5, retry=[]) as mine:
+        worker = Worker(mine, handler, concurrency=1, max_runtime=0.5, signals=False)
+        async with at_work(worker):
+            queue.put("hangs")
+            await until(lambda: queue.stats().failed == 1)
+            queue.put("second")
+            await until(lambda: queue.stats().done == 1)
+            crew = pump_of(worker).crew
+            assert isinstance(crew, ThreadCrew)
+            assert (crew._threads, crew._hung) == (2, 1)
+            free.set()
+            await until(lambda: crew._hung == 0)
+            assert crew._threads == 1

@@ -185,7 +185,7 @@ def calls(
 
 
 def _ended(one: CallRecord) -> tuple[Any, ...]:
-    first, last = iso(next(iter(one.starts), None)), iso(next(reversed(one.starts), None))
+    first, last = (iso(one.attempts[at].start) if one.attempts else None for at in (0, -1))
     worker = one.attempts[-1].worker if one.attempts else None
     return one.task, one.how, iso(one.ended), len(one.attempts), iso(one.put), first, last, worker, one.error
 

@@ -88,16 +88,20 @@ class Backend(BaseTaskBackend):
         after = None if task.run_after is None else task.run_after.timestamp()
         call = Call(task.module_path, list(args), dict(kwargs), timezone.now().timestamp(), task.priority, after)
         id = ids.random_id(f"{task.queue_name}:{task.name}")
+        travel = f"the arguments of {task.module_path} travel as JSON"
         try:
             result = new_result(self.alias, id, call, task)
         except TypeError as error:
             cure = "pass obj.pk, moment.isoformat(), str(decimal), and make the object anew in the task"
-            raise BadArguments(
-                f"{error}: the arguments of {task.module_path} travel as JSON: {cure}", function=task.module_path
-            ) from error
+            raise BadArguments(f"{error}: {travel}: {cure}", function=task.module_path) from error
         call.args, call.kwargs = result.args, result.kwargs
         queue, priority = self.queue_of(task.queue_name), task.priority if self.supports_priority else None
-        put = self.app.run.options(id=id, queue=queue, at=after, priority=priority).call(call)
+        try:
+            put = self.app.run.options(id=id, queue=queue, at=after, priority=priority).call(call)
+        except BadArguments as error:
+            why = "some would arrive as others: keys that are no text, or NaN, or infinity"
+            given = f"{call.args!a:.200} {call.kwargs!a:.200}"
+            raise BadArguments(f"{travel}, and {why}: {given}", function=task.module_path) from error
 
         def send() -> None:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from inspect import iscoroutinefunction
 from traceback import format_exception
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -21,6 +21,9 @@ from timeoutq.functions import App, Context, Limit, Opened
 from timeoutq.functions.envelope import Secrets
 from timeoutq.words import telling
 
+if TYPE_CHECKING:
+    from timeoutq.functions.testing import AppTest
+
 
 class DjangoApp(App):
     """The app of a backend: one function, which runs each task by its path."""
@@ -35,6 +38,10 @@ class DjangoApp(App):
 
         bound = None if limit is None else Limit(limit)
         self.run = self.task(name="django", queue=queues[0], limit=bound)(run)
+
+    def test(self, *, start: float | None = None) -> AppTest:
+        """Put the app in a test, as `App.test`; the clock starts now, for `run_after` is a time of the real clock."""
+        return super().test(start=timezone.now().timestamp() if start is None else start)
 
     def open(self, payload: object, queue: str, id: bytes, secrets: Secrets | None = None) -> Opened:
         """Read a call. Raises `UnknownFunction`, too, if there is no such task here: another worker may have it."""

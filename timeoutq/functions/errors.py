@@ -51,7 +51,7 @@ class UnknownFunction(_WithFields, LookupError):
 
 
 class NoProcess(_WithFields):
-    """No pool process can be started now: the machine has no file handle, no process or no memory left for it."""
+    """No pool process begins now: the machine has no file handle, no process, no memory or no time left for it."""
 
     function: str = ""  # the name of the function
 

@@ -175,22 +175,24 @@ class Hold:
         return self._process is not None
 
     def begin(self) -> None:
-        """Start a process, and wait until it is ready; blocks. Raises `NoProcess` if the system has none."""
+        """Start a process, and wait until it is ready; blocks. Raises `NoProcess` if there is none."""
         self._spoilt = True
         with self._working():
-            module, _, _ = self._definition.place
+            (module, _, _), name = self._definition.place, self._definition.name
             try:
                 made = _Process(module)
             except OSError as error:
                 cure = "raise `ulimit -n` (open files) or `ulimit -u` (processes) of the worker, or lower --threads"
-                name = self._definition.name
                 raise NoProcess(f"no pool process of {name}() can be started: {error}: {cure}", function=name) from None
             with self._lock:
                 self._process = made
                 if self._killed:
                     made.kill()
             if not made.wire.poll(BEGINS_WITHIN):
-                raise WorkerBroken(f"a process for {self._definition.name}() does not begin: what does {module} do?")
+                raise NoProcess(
+                    f"a pool process of {name}() has not begun after {BEGINS_WITHIN:g} s: either importing {module} "
+                    "takes so long, or the machine has too much to do: lower --threads", function=name,
+                )  # fmt: skip
             said = _hear(made, None)
         _value(said)
         self._spoilt = False

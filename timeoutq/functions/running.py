@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import random
 import sys
 import time
@@ -133,6 +134,8 @@ class Hands:
         self.threads = calls.new_threads(f"{place.name}-call", place.hangs)
         place.at_end(self.threads.close)
         self.processes: Processes | None = None
+        # pool processes that start at the same time: more than there are processors would all begin late
+        self._starting = asyncio.Semaphore(os.cpu_count() or 1)
         need = any(one.settings.executor == "process" for one in calls.app.functions.values())
         if sys.platform != "win32" and calls.in_processes and need:
             from timeoutq.functions.processes import Processes
@@ -142,14 +145,17 @@ class Hands:
 
     async def hold(self, processes: Processes, task: str, definition: Definition) -> Hold:
         """Give the hold on a process that is ready."""
-        hold = processes.hold(definition)
-        if not hold.is_ready:
-            try:
-                await self.threads.run(task, hold.begin)
-            except BaseException:
-                hold.kill()
-                hold.leave()
-                raise
+        if (hold := processes.hold(definition)).is_ready:
+            return hold
+        async with self._starting:
+            hold = processes.hold(definition)  # another call may have left its process meanwhile
+            if not hold.is_ready:
+                try:
+                    await self.threads.run(task, hold.begin)
+                except BaseException:
+                    hold.kill()
+                    hold.leave()
+                    raise
         return hold
 
 

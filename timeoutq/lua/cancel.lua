@@ -22,12 +22,14 @@ function cancel.forget(ids)
   if call('EXISTS', key.cancels) == 0 then settings.use('cancel', false) end
 end
 
--- fail: these tasks go to failed, because by[i] has cancelled ids[i]; those that wait for them are told
-function cancel.fail(ids, by)
+-- fail: these tasks go to failed, because by[i] has cancelled ids[i]; those that wait for them are told. `said` has what
+-- their workers say of the attempts, as far as they do
+function cancel.fail(ids, by, said)
   if #ids == 0 then return end
   for i = 1, #ids do
     local message = 'cancelled by ' .. by[i]
-    if has('records') then results.note(ids[i], false, 'c', call('HGET', key.owners, ids[i]), message) end
+    local words = said and said[i]
+    if words or has('records') then results.note(ids[i], words, 'c', call('HGET', key.owners, ids[i]), message) end
     failures.keep(ids[i], message)
   end
   if has('records') then results.list(ids) end

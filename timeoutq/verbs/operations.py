@@ -221,17 +221,17 @@ class Operations:
 
     def release(
         self, leases: Sequence[Lease], delay_ms: int = 0, block_ms: int = 0, most: int = 0, within_ms: int = 0,
-        deadline_ms: int = 0, why: bytes = b"",
+        deadline_ms: int = 0, why: bytes = b"", record: bytes = b"",
     ) -> list[Call[Outcome]]:  # fmt: skip
         """Build the calls that give leases back; with `deadline_ms`, only those that run until then.
 
         With `most`, they are releases of handlers: each that blocks no host is counted, waits longer than the one
         before, and the `most`-th moves its task to failed. With `within_ms`, a task is not released any more when so
         much time has passed since the first such release; the answer is then `OVERDUE`, and the lease is still held.
-        Else `why` is kept as the error of the task.
+        Else `why` is kept as the error of the task. `record` is as for `ack`, of one lease whose task is cancelled.
         """
         given = {"delay": delay_ms, "block": block_ms, "deadline": deadline_ms, "most": most, "within": within_ms}
-        options = sections(given) + (section("why", why) if why else [])
+        options = sections(given) + (section("why", why) if why else []) + (section("record", record) if record else [])
         return [
             self.call("release", [*words, *options], _outcome(ids), id=digest_of(b"r", words))
             for ids, words in map(lease_words, split(leases))

@@ -174,9 +174,11 @@ class Ends:
         else:
             self.refused.append(lease)
 
-    def postpone(self, lease: Lease, delay_ms: int, within_ms: int = 0, why: bytes = b"") -> None:
-        """Add a release of the worker itself; once `within_ms` are over, the queue refuses such releases."""
-        call = self._talk.operations.release([lease], delay_ms, within_ms=within_ms, why=why)[0]
+    def postpone(
+        self, lease: Lease, delay_ms: int, within_ms: int = 0, why: bytes = b"", record: bytes = b""
+    ) -> None:  # fmt: skip
+        """Add a release of the worker itself; the arguments are as of `Operations.release`."""
+        (call,) = self._talk.operations.release([lease], delay_ms, within_ms=within_ms, why=why, record=record)
         self.calls.append(PendingCall("release", [lease], call))
 
     def take(self, most_found: int = NO_LIMIT) -> list[PendingCall]:

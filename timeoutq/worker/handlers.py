@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import sysconfig
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter
 from operator import attrgetter, is_
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 from timeoutq.server.calls import Kept
@@ -197,13 +200,28 @@ def imported(path: str, kind: str) -> Any:
     try:
         found: Any = import_module(module)
     except (Exception, SystemExit) as error:
-        where = "" if not isinstance(error, ModuleNotFoundError) else f" (searched from {sys.path[0] or 'here'})"
-        text = error_words(error)
-        raise HandlerNotFound(f"{kind} {path!r}: importing {module} raised {text}{where}") from error
+        where = [line] if (line := _line_of(error)) else []
+        if isinstance(error, ModuleNotFoundError):
+            where.append(f"searched from {sys.path[0] or Path.cwd()}")
+        text = error_words(error) + (f" ({'; '.join(where)})" if where else "")
+        raise HandlerNotFound(f"{kind} {path!r}: importing {module} raised {text}") from error
     try:
         return attrgetter(name)(found)
     except AttributeError:
         raise HandlerNotFound(f"{kind} {path!r}: module {module} has no {name}") from None
+
+
+def _line_of(error: BaseException) -> str:
+    """Give the last line of the program at which an import was when it failed; empty if it came to none."""
+    if isinstance(error, SyntaxError):
+        return ""  # its words tell of the line
+    libraries, here, found = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<"), Path.cwd(), ""
+    for frame, line in list(traceback.walk_tb(error.__traceback__))[1:]:
+        file = frame.f_code.co_filename
+        if not file.startswith(libraries):
+            path = Path(file)
+            found = f"{path.relative_to(here) if path.is_relative_to(here) else path}, line {line}"
+    return found
 
 
 # ---- before the handler runs

@@ -379,7 +379,9 @@ class Leases:
 
     def interrupted(self, run: Run) -> None:
         """End the lease of a handler that was stopped; `run.end` says why the handler was stopped."""
-        if run.end in ("shutdown", "cancelled"):  # the queue knows of a cancelled task, which goes to failed
+        if run.end == "cancelled" and (record := self._record(run.lease)) is not None:
+            self.ends_of(run.lease).postpone(run.lease, 0, record=record)
+        elif run.end in ("shutdown", "cancelled"):  # the queue knows of a cancelled task, which goes to failed
             self.given_back([run.lease])
         elif run.end == "max_runtime":
             # the task has used up its time: this counts as a failed attempt, not as a crash of the process

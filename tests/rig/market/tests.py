@@ -1,8 +1,11 @@
 """Tests as a project writes them, for `manage.py test`: tasks run in the test's own transaction, without a server."""
 
+from datetime import timedelta
+
 from django.db import transaction
 from django.tasks import TaskResultStatus, default_task_backend
 from django.test import TestCase, TransactionTestCase
+from django.utils import timezone
 
 from tests.rig.market.models import Order
 from tests.rig.market.tasks import apay, pay
@@ -18,6 +21,16 @@ class InTheTestsTransaction(TestCase):
             result.refresh()
         self.assertEqual(result.status, TaskResultStatus.SUCCESSFUL)
         self.assertTrue(Order.objects.get().paid)
+
+    def test_a_task_that_runs_a_minute_later_leaves_the_results_of_others(self):
+        order = Order.objects.create()
+        with default_task_backend.app.test() as queue:
+            result = pay.enqueue(order.pk)
+            later = pay.using(run_after=timezone.now() + timedelta(minutes=1)).enqueue(order.pk)
+            queue.run(same_thread=True)
+            for one in (result, later):
+                one.refresh()
+                self.assertEqual(one.status, TaskResultStatus.SUCCESSFUL)
 
     def test_nothing_is_left_of_the_test_before(self):
         self.assertEqual(Order.objects.count(), 0)

@@ -22,7 +22,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
   local yes, held = leases.mine(ids, tokens), call('SMISMEMBER', key.in_progress, unpack(ids))
   local counts = call('HMGET', key.attempts, unpack(ids))
   local marks, by, fresh = rerun.marks_of(ids), cancel.by(ids), nil
-  local codes, ended, block_of, spent, stopped, whose, anew, is_anew, late = {}, {}, {}, {}, {}, {}, {}, {}, 0
+  local codes, ended, block_of, spent, stopped, whose, told, anew, is_anew, late = {}, {}, {}, {}, {}, {}, {}, {}, {}, 0
   if given.results then
     local ends = {}
     for i = 1, #ids do ends[i] = yes[i] and held[i] == 1 and retries[i] < 0 and not marks[i] end
@@ -57,7 +57,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
         spent[#spent + 1] = id
         call('SMOVE', key.in_progress, key.failed, id)
       elseif by[i] then
-        stopped[#stopped + 1], whose[#whose + 1] = id, by[i]
+        stopped[#stopped + 1], whose[#whose + 1], told[#told + 1] = id, by[i], said ~= '' and said
         call('SMOVE', key.in_progress, key.failed, id)
       else
         call('ZADD', key.scheduled, now + retry, id)
@@ -68,7 +68,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
   end
   if #ended > 0 then
     local back, back_names = rerun.run_again(anew, is_anew, {})
-    cancel.fail(stopped, whose)
+    cancel.fail(stopped, whose, told)
     leases.drop(ended)
     if given.texts then failures.trim() end
     if #ended > late then count_up(key.stats, 'failed', #ended - late) end

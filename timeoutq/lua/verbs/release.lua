@@ -7,7 +7,8 @@
 --       deadline=ms until which a lease runs that is to be released; one that runs until another time is answered with
 --       L   most=1 the release at which a task goes to failed; without it releases are not counted, and one that blocks
 --       a host never is   within=ms the time since the first such release after which a task is not released any more
---       why=1 the reason of such a release, which is kept as the error of the tasks
+--       why=1 the reason of such a release, which is kept as the error of the tasks   record=1 for one lease, what its
+--       worker says of the attempt, as in the key record:ID, if the task is cancelled
 -- Reply letters, one per lease: O released; f that was the last release, and the task is in failed; c the task was
 --       cancelled, and is in failed; R this very call was carried out before; L the lease is not this token's; o the
 --       time is over, and the token has the lease still
@@ -33,7 +34,7 @@ do
 
   verb('release', {flags = {'allow-oom'}, by = 4}, function()
     local ids, tokens, at = leases.read(3)
-    local given, refused = sections(at, ' delay=ms block=ms deadline=ms most=1 within=ms why=1')
+    local given, refused = sections(at, ' delay=ms block=ms deadline=ms most=1 within=ms why=1 record=1')
     if refused then return refused end
     local delay, block_ms, most = tonumber(given.delay or 0), tonumber(given.block or 0), tonumber(given.most or 0)
     local within, names, yes = tonumber(given.within), ready.hosts_of(ids), leases.mine(ids, tokens)
@@ -98,7 +99,7 @@ do
         call('ZADD', key.scheduled, unpack(dues))
         wake.rouse(soonest)
       end
-      cancel.fail(stopped, whose)
+      cancel.fail(stopped, whose, {given.record})
       for i = 1, #ended do
         if into[i] then
           call('SMOVE', key.in_progress, into[i], ended[i])
