@@ -12,7 +12,7 @@ import re
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -70,6 +70,7 @@ def rules_of(status: int, body: bytes, agent: str) -> Rules:
 
 _AGENT_LINE = re.compile(r"\s*user[-\s]*agent\b[\s:]*([^#]*)", re.IGNORECASE)
 
+_RULE_LINE = re.compile(r"\s*(allow|disallow|crawl-?delay|request-rate|visit-time)\b", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n?|\n")
 _OTHER_ENDS = re.compile(r"[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 
@@ -90,7 +91,23 @@ def for_one(text: str, agent: str) -> str:
     for i, name in named.items():
         is_best = name == best if best == "*" else name.replace("*", "") == best
         lines[i] = f"User-agent: {best}" if is_best else _ANOTHER
-    return "\n".join(lines)
+    return "\n".join(_names_first(lines))
+
+
+def _names_first(lines: list[str]) -> Iterator[str]:
+    """Give the names of each group, and then the unknown lines between them, at which Protego would end the group."""
+    is_named, between = False, list[str]()
+    for line in lines:
+        is_name, is_rule = _AGENT_LINE.match(line), _RULE_LINE.match(line)
+        if is_named and not (is_name or is_rule):
+            between.append(line)
+            continue
+        if is_rule:
+            yield from between
+            between.clear()
+        is_named = bool(is_name)
+        yield line
+    yield from between
 
 
 def _is_of(name: str, agent: str) -> bool:

@@ -527,3 +527,13 @@ async def test_two_storage_clients_of_one_process_have_queues_of_their_own(url: 
         ]
         assert first is again
         assert first._client is not second._client
+
+
+async def test_pages_that_differ_in_case_only_are_one_request_unless_they_have_keys_of_their_own(
+    opened: Client,
+) -> None:
+    urls = ["https://a.example/watch?v=uV", "https://a.example/watch?v=uv"]
+    await opened.add_batch_of_requests([Request.from_url(url) for url in urls])
+    assert (await opened.get_metadata()).pending_request_count == 1, "crawlee's own key, as the page says"
+    await opened.add_batch_of_requests([Request.from_url(url, unique_key=f"own {url}") for url in urls])
+    assert (await opened.get_metadata()).pending_request_count == 3

@@ -397,6 +397,13 @@ def test_settings_travel_to_another_process_whole() -> None:
     assert Settings().robots
 
 
+@pytest.mark.parametrize("line", ["Content-Signal: ai-train=no", "Noindex: /old", "# shops", ""])
+def test_a_line_between_the_names_of_a_group_does_not_end_the_group(line: str) -> None:
+    text = f"User-agent: mine\n{line}\nUser-agent: other\nDisallow: /cart\n\nUser-agent: *\nDisallow: /\n"
+    rules = rules_of(200, text.encode(), "mine")
+    assert [rules.allows(f"http://a.example{path}") for path in ("/cart", "/")] == [False, True]
+
+
 @pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
 def test_only_cr_and_lf_end_a_line_of_a_robots_txt(odd: str) -> None:
     text = f"User-agent: *\r# from 2027 on:{odd}Disallow: /\nDisallow: /a{odd}b\rDisallow: /c\r\nDisallow: /d"
