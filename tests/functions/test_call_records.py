@@ -191,6 +191,7 @@ def test_a_call_that_was_cancelled_while_it_ran_says_when_it_began(app: App, que
     found = record_of(call)
     (attempt,) = found.attempts
     assert (attempt.how, attempt.error) == ("cancelled", "cancelled by Ann")
+    assert queue.results.ended() == [found], "also the first call of the queue that has a record"
     assert attempt.start is not None
     assert attempt.end is not None
     assert (found.put or 0) <= attempt.start <= attempt.end
