@@ -14,6 +14,8 @@ from django.urls import path
 
 from timeoutq.django.backend import Backend
 from timeoutq.django.models import Queue
+from timeoutq.verbs.why import advised
+from timeoutq.watch.records import ADVICE
 from timeoutq.words.errors import TimeoutqError
 from timeoutq.words.model import State, raw
 from timeoutq.words.text import safe
@@ -68,7 +70,8 @@ def _tasks(request: HttpRequest, queue: Any, state: str) -> dict[str, Any]:
     found: dict[str, Any] = {"tasks": rows, "cursor": page.cursor}
     if task := request.GET.get("task"):
         id = unquote_to_bytes(task)
-        found |= {"why": queue.why(id).message, "task": safe(id), "info": queue.inspect(id)}
+        why = advised(queue.why(id), {**ADVICE, "failed": "Retry brings it back"}, queue.name)
+        found |= {"why": why, "task": safe(id), "info": queue.inspect(id)}
     return found
 
 
