@@ -24,7 +24,7 @@ from crawlee.storages import Dataset, KeyValueStore, RequestQueue
 
 from tests.rig.invariants import check
 from tests.worker.working import until
-from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, ServerFull
+from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, ServerFull, State
 from timeoutq.crawlee import TimeoutqStorageClient
 from timeoutq.crawlee import queue as module
 from timeoutq.crawlee.queue import TimeoutqRequestQueueClient as Client
@@ -234,11 +234,27 @@ async def test_a_cancelled_request_fails_at_once(url: str, name: str) -> None:
         assert await mine.is_finished()
 
 
+async def test_a_request_that_is_cancelled_before_it_is_fetched_is_never_fetched(
+    url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FETCHED_WITHIN", 60.0)
+    async with TimeoutqStorageClient(url, timeout=1.5) as process:
+        mine = await process.create_rq_client(name=name)
+        await mine.add_batch_of_requests([page(1)])
+        assert not await mine.is_empty()
+        await mine.queue.cancel(page(1).unique_key, by="kim")
+        async with asyncio.timeout(10):
+            while not await mine.queue.drained():
+                await asyncio.sleep(0.01)
+        assert await mine.fetch_next_request() is None
+
+
 async def test_urls_put_by_hand_are_requests_and_what_is_no_request_fails(opened: Client) -> None:
     await opened.queue.put("https://a.example/1", {"no url": {"n": 1}})
     assert await opened.fetch_next_request() == page(1)
     assert await opened.fetch_next_request() is None
-    assert "url" in str((await opened.queue.inspect("no url")).error)
+    found = await opened.queue.inspect("no url")
+    assert (found.state, "url" in str(found.error)) == (State.FAILED, True)
 
 
 @pytest.mark.parametrize("again", [False, True])

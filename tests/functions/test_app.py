@@ -133,6 +133,17 @@ def test_functions_that_are_counted_together_have_one_limit(app: App) -> None:
     assert said.startswith("three() and one() count their calls together, in queue 'mail', and have different limits")
 
 
+def test_functions_of_two_queues_may_have_the_same_keys_and_count_apart() -> None:
+    app = App("mail", queues=["fast", "slow"])
+
+    def one(tenant: str) -> None: ...
+
+    for number, queue in enumerate(app.queues.names, 1):
+        limit = Limit(concurrency=number, per="tenant:{tenant}")
+        app.task(name=queue, queue=queue, key="one:{tenant}", limit=limit)(one)
+    assert list(app.functions) == ["fast", "slow"]
+
+
 def test_a_function_whose_results_nobody_keeps_may_return_anything(app: App) -> None:
     def opened() -> Shop: ...  # type: ignore[empty-body]  # never called
 

@@ -371,6 +371,22 @@ def test_an_attempt_that_fails_when_its_call_is_cancelled_is_told_once(queue: Qu
     assert [(one.how, one.worker) for one in record.attempts] == [("cancelled", second.holder)]
 
 
+def test_a_second_attempt_that_fails_when_its_call_is_cancelled_is_told_once(queue: Queue) -> None:
+    def fail(lease: Lease, retry_ms: int) -> None:
+        said = f"{lease.attempt} 0 5 9 f".encode()
+        failing = queue.operations.fail([lease], [retry_ms], [b"no"], records={0: said})
+        queue.run(sending.answers(queue.talk, failing))
+
+    queue.put("a")
+    fail(queue.claim()[0], 0)
+    (second,) = queue.claim(wait=5)
+    queue.cancel("a", by="Ann")
+    fail(second, 0)
+    record = queue.inspect("a").record
+    assert record is not None
+    assert [(one.how, one.error) for one in record.attempts] == [("failed", "no"), ("cancelled", "cancelled by Ann")]
+
+
 def test_a_full_server_keeps_no_record_of_an_attempt_that_fails(queue: Queue, raw: Any) -> None:
     queue.put("a", "b")
     errors, results = [b"no", b"expired: it was to begin at noon"], {1: Kept(b"no", 60_000)}

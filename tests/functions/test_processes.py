@@ -74,6 +74,11 @@ def test_a_process_runs_one_call_after_the_other_and_ends_with_the_worker(
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_copy_that_a_function_forks_ends_when_it_is_asked_to(call: Callable[..., Result[Any]]) -> None:
+    assert call("ends_a_copy").wait(30) == -signal.SIGTERM
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_process_that_was_killed_while_it_was_free_is_replaced_and_no_call_fails(
     call: Callable[..., Result[Any]],
 ) -> None:
@@ -188,6 +193,8 @@ def test_what_a_call_prints_logs_and_sees(
     said = run.log(worker)
     assert "\nprinted héllo\n" in f"\n{said}"
     assert "WARNING logged héllo" in said
+    assert "ERROR   caught héllo" in said
+    assert "raise Odd(1, why=word)" in said, "with its traceback"
     assert call("reads").wait(10) == "", "its standard input is empty"
     assert call("day").wait(10) == timedelta(days=2), "a middleware sees what the function says that it returns"
 

@@ -134,6 +134,24 @@ def test_a_call_that_a_function_makes_is_in_the_trace_of_its_caller(app: App, sp
         assert parent_of(found[f"process {inner}"]) == id_of(found[f"create {inner}"])
 
 
+def test_a_call_that_is_put_because_another_has_failed_is_in_the_trace_of_that_one(
+    app: App, spans: InMemorySpanExporter
+) -> None:
+    @app.task
+    async def tell(id: str, error: str) -> None: ...
+
+    @app.task(retry=[], on_failed=tell)
+    async def fails() -> None:
+        raise ValueError
+
+    fails.delay()
+    work(app)
+    found = {name: many[0] for name, many in by_name(spans).items()}
+    assert len({span.context.trace_id for span in found.values() if span.context}) == 1
+    assert parent_of(found["create tell"]) == id_of(found["create fails"])
+    assert parent_of(found["process tell"]) == id_of(found["create tell"])
+
+
 @pytest.mark.parametrize(
     ("end", "is_raised", "is_error"),
     [(Ack(), True, False), (Release(), False, False), (None, False, False), (Retry(after=1), False, True),

@@ -168,6 +168,7 @@ def test_a_path_that_names_no_handler_says_what_to_write(path: str, message: str
         ("import json\njson.loads('')\n", "(char 0) (part.py, line 2)"),
         ("import none_of_this_name\n", "No module named 'none_of_this_name' (part.py, line 1; searched from "),
         ("x = (\n", "raised SyntaxError: '(' was never closed (part.py, line 1)"),
+        ("\neval('1 +')\n", "raised SyntaxError: invalid syntax (<string>, line 1) (part.py, line 2)"),
     ],
 )
 def test_an_import_that_fails_names_the_line_of_the_program(

@@ -49,6 +49,15 @@ def test_what_one_lane_does_not_need_goes_to_the_others() -> None:
     assert found[1] == pytest.approx(found[2], abs=12)
 
 
+@pytest.mark.parametrize(("meanwhile", "share"), [(Appetite(hungry=False, late=True), 100), (FULL, 50)])
+def test_a_lane_whose_server_was_late_catches_up_and_one_that_was_empty_has_saved_nothing(
+    meanwhile: Appetite, share: int
+) -> None:
+    weighted = Weighted([1, 1])
+    assert served(weighted, [HUNGRY, meanwhile], 10, 10) == {0: 100, 1: 0}
+    assert served(weighted, [HUNGRY, HUNGRY], 10, 10)[1] == pytest.approx(share, abs=6)
+
+
 def test_workers_that_start_do_not_all_begin_with_the_same_queue() -> None:
     first = Counter[int]()
     for _ in range(200):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -36,6 +37,24 @@ class Odd(Exception):
 def who() -> tuple[int, int]:
     """Give the process of the call, and the worker that has started it."""
     return os.getpid(), os.getppid()
+
+
+def _sleeps(begun: Any) -> None:
+    begun.set()
+    time.sleep(60)
+
+
+@app.task(executor="process")
+def ends_a_copy() -> int | None:
+    """Give the exit code of a copy of this process that is asked to end while it sleeps."""
+    fork = multiprocessing.get_context("fork")
+    begun = fork.Event()
+    copy = fork.Process(target=_sleeps, args=(begun,))
+    copy.start()
+    begun.wait(20)
+    copy.terminate()
+    copy.join(20)
+    return copy.exitcode
 
 
 @app.task(executor="process", max_runtime=0.5)
@@ -85,6 +104,10 @@ def echo(number: int) -> int:
 def speaks(ctx: Context[None], word: str) -> list[Any]:
     print("printed", word)
     log.warning("logged %s", word)
+    try:
+        raise Odd(1, why=word)
+    except Odd:
+        log.exception("caught %s", word)
     ctx.progress(1, 2, word)
     return [ctx.function, ctx.task, ctx.attempt, ctx.fence > 0, ctx.tick, ctx.state, ctx.cancelled]
 

@@ -54,6 +54,25 @@ async def test_a_cleaner_tells_of_ticks_that_are_late_or_missed(
         await queue.purge()
 
 
+async def test_a_cleaner_tells_once_of_a_schedule_whose_ticks_it_cannot_put_and_again_if_it_was_mended(
+    url: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncQueue(name, url) as queue:
+        raw, cleaner = redis.Redis.from_url(url), Cleaner(queue)
+        for _ in range(2):
+            await queue.schedules.set("nightly", every=3600)
+            assert not await cleaner._tick()
+            raw.hset(queue.operations.key("schedules"), "nightly", b"no JSON")
+            raw.zadd(queue.operations.key("ticks"), {"nightly": 1})
+            for _ in range(3):
+                assert not await cleaner._tick()
+            (line,) = [one.getMessage() for one in caplog.records]
+            assert "the ticks of schedule nightly cannot be put here" in line
+            caplog.clear()
+        raw.close()
+        await queue.purge()
+
+
 async def test_a_cleaner_that_sleeps_wakes_for_a_schedule_that_is_set_meanwhile(url: str, name: str) -> None:
     async with AsyncQueue(name, url) as queue:
         cleaner = Cleaner(queue, longest=60)

@@ -141,6 +141,16 @@ def test_a_connection_that_makes_room_for_another_is_not_read_any_more() -> None
     responder.close()
 
 
+def test_a_connection_that_has_not_sent_its_request_in_time_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timeoutq.worker.processes.responder.SLOW", 0.0)
+    place = ("127.0.0.1", free_port())
+    responder = Responder(place, lambda: Verdict(True, True, "idle"))
+    with socket.create_connection(place, timeout=5) as client:
+        responder.turn(5)
+        assert client.recv(1) == b""
+    responder.close()
+
+
 def test_a_port_that_is_taken_is_told(url: str, queue: Queue, run: Processes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = str(taken.getsockname()[1])

@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.rig.inside import pump_of
 from tests.rig.proxy import Fault, Proxy
 from tests.worker.working import at_work, know_the_library, until
-from timeoutq import Ack, AsyncQueue, Lease, Queue, State, Worker
+from timeoutq import Ack, Answer, AsyncQueue, Lease, Queue, State, Worker
 from timeoutq.server.calls import BYTES, fitting
 from timeoutq.worker import found
 
@@ -39,6 +40,32 @@ async def slow(url: str, queue: Queue, rate: int) -> AsyncIterator[tuple[Proxy, 
     with Proxy(url, rate=rate) as proxy:
         async with AsyncQueue(queue.name, proxy.url, timeout=10, deadline=2) as mine:
             yield proxy, mine
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_handler_that_has_returned_has_not_failed_when_the_heartbeat_hears_that_its_max_runtime_is_over(
+    url: str, queue: Queue, threads: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def in_thread(lease: Lease) -> Ack:
+        proxy.arm(Fault.RESET_BEFORE, b"", times=None)
+        proxy.cut()
+        return Ack(put=links(lease.task))
+
+    async def in_loop(lease: Lease) -> Ack:
+        return in_thread(lease)
+
+    know_the_library(queue)
+    queue.put("page")
+    with Proxy(url) as proxy:
+        async with AsyncQueue(queue.name, proxy.url, timeout=10, deadline=0.3, max_runtime=600) as mine:
+            async with at_work(Worker(mine, in_thread if threads else in_loop, signals=False)) as worker:
+                await until(lambda: YET in caplog.text)
+                told = [(lease, Answer.MAX_RUNTIME) for lease in worker.held.values()]
+                pump_of(worker).works[0].interrupts.lose_soon(told)
+                await until(lambda: not worker.running)
+                proxy.disarm()
+                await until(lambda: not worker.held)
+            assert (worker.tally.failed, worker.tally.lost) == (0, 1)
 
 
 # ---- the handler keeps its place

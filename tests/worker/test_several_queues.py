@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -21,6 +22,8 @@ from tests.rig.invariants import check
 from tests.worker.test_worker_stuck import make_suspect
 from tests.worker.working import at_work, ended, until
 from timeoutq import AsyncQueue, InvalidInput, Lease, Queue, Worker
+from timeoutq.client import twin
+from timeoutq.client.queue import sibling
 from timeoutq.server.embedded import EmbeddedServer
 from timeoutq.worker.handlers import Serves
 from timeoutq.worker.served import Place
@@ -75,6 +78,18 @@ def has(found: list[str], tasks: int) -> bool:
 
 def kind(task: str) -> str:
     return task.partition("-")[0]
+
+
+async def test_the_clients_of_one_worker_give_no_two_calls_one_id(high: Queue, low: Queue) -> None:
+    # a put of one queue may be made with an id that a client of the other has made
+    async with clients(high, low) as (first, second):
+        Worker([first, second], nothing, signals=False)
+        third, fourth = sibling(second), twin(first)
+        made = [client.token() for _ in range(3) for client in (first, second, third, fourth)]
+        assert {token.partition(b"#")[0] for token in made} == {first.worker.encode()}
+        assert len(set(made)) == len(made)
+        await third.close()
+        fourth.close()
 
 
 # ---- strict order
@@ -219,6 +234,35 @@ async def test_a_suspect_waits_for_the_handlers_of_other_queues(high: Queue, low
             go.set()
             await until(lambda: low.stats().done == 1)
     assert began == ["high-0", "high-1", "suspect"] or began == ["high-1", "high-0", "suspect"]
+
+
+@pytest.mark.breaking
+async def test_a_suspect_does_not_begin_while_the_end_of_another_task_is_on_its_way(
+    low: Queue, elsewhere: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    began: list[str] = []
+    go = asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        began.append(lease.task)
+        if lease.task == "first":
+            await go.wait()
+
+    caplog.set_level(logging.INFO)
+    with sound(elsewhere.url, "far", deadline=20.0) as far:
+        far.put("first")
+        low.release(make_suspect(low, "suspect"))
+        async with clients(far, low, timeout=6) as queues, at_work(Worker(queues, handler, signals=False)) as worker:
+            await until(lambda: began and pump_of(worker).suspects.waiting is not None)
+            try:
+                os.kill(elsewhere.pid or 0, signal.SIGSTOP)
+                go.set()
+                await until(lambda: "must run task 'suspect' alone" in caplog.text or "suspect" in began)
+                assert began == ["first"], "if the process died of the suspect, the queue would not hear of the first"
+            finally:
+                os.kill(elsewhere.pid or 0, signal.SIGCONT)
+            await until(lambda: low.stats().done == 1)
+    assert began == ["first", "suspect"]
 
 
 # ---- the trouble of one queue

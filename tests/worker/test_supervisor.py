@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -290,6 +291,33 @@ def test_a_server_that_is_away_hears_of_a_dead_process_last_and_only_if_it_held_
     monkeypatch.setattr(supervising, "ASK_AGAIN", 0.0)
     asked_when_a_process_dies(second)
     assert asked_when_a_process_dies() == ["away"], "after a while it is asked again"
+
+
+def test_the_traceback_of_an_error_of_which_one_process_dies_after_the_other_is_logged_once_in_a_row(
+    url: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(lambda ledger: Worker(fake_async_queue(), work), lambda: [AsyncQueue(queue.name, url)], 1, 10)
+    supervisor = _Supervisor(job, cast("_Signals", None))
+
+    def here() -> None:
+        raise ValueError
+
+    def there() -> None:
+        raise ValueError
+
+    def is_shown(fails: Callable[[], None]) -> bool:
+        caplog.clear()
+        ledger = SharedLedger(10)
+        try:
+            fails()
+        except ValueError as error:
+            ledger.confess(error)
+        supervisor._roster.started(12345, time.monotonic())
+        supervisor._ended(_Child(12345, ledger, -1), 1)
+        assert "worker process 12345 died: exit code 1: ValueError" in caplog.text
+        return "Traceback" in caplog.text
+
+    assert [is_shown(fails) for fails in (here, here, there, here)] == [True, False, True, True]
 
 
 @pytest.mark.parametrize(("died", "blame"), [("killed by SIGKILL", True), ("killed by SIGKILL", False), ("", False)])

@@ -221,3 +221,25 @@ async def test_a_thread_that_comes_back_does_not_stay_beside_the_one_that_took_i
             free.set()
             await until(lambda: crew._hung == 0)
             assert crew._threads == 1
+
+
+async def test_a_task_that_waits_behind_a_thread_that_hangs_begins_though_no_other_task_comes(
+    url: str, queue: Queue
+) -> None:
+    ran, go = list[str](), threading.Event()
+
+    def handler(lease: Lease) -> None:
+        ran.append(lease.task)
+        if lease.task == "stuck":
+            go.wait(30)
+
+    async with AsyncQueue(queue.name, url, timeout=5, retry=[]) as mine:
+        worker = Worker(mine, handler, concurrency=1, prefetch=1, max_runtime=0.5, signals=False)
+        try:
+            async with at_work(worker):
+                queue.put("stuck")
+                await until(lambda: ran == ["stuck"])
+                queue.put("behind")
+                await until(lambda: ran == ["stuck", "behind"], 10)
+        finally:
+            go.set()

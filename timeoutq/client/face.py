@@ -160,7 +160,7 @@ class Face:
     def another(self, kind: type[F]) -> F:
         """Make a client of the same queue and the same name, with connections of its own."""
         made = kind(self.name, **self.settings())
-        made.worker = self.worker
+        made.name_as(self)
         return made
 
     def _opening(self) -> Flow[None]:
@@ -187,6 +187,10 @@ class Face:
         host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:24]
         self.worker = f"{host}:{self._pid}:{secrets.token_hex(4)}"
         self._numbers = count(1)
+
+    def name_as(self, other: Face) -> None:
+        """Take the name of another client; the two count their calls together, so that no two calls have one id."""
+        self.worker, self._numbers = other.worker, other._numbers
 
     def token(self) -> bytes:
         """Make a new token: this client's name and a number. In a forked process, the client first takes a new name."""

@@ -319,7 +319,7 @@ def _first_argument(error: BaseException) -> str:
 def serve(number: int, level: int, module: str) -> None:
     """Run calls until the worker ends: the whole life of a pool process; `number` is its end of the wire."""
     for one in _STOPS:  # not SIG_IGN, which programs would inherit that functions start
-        signal.signal(one, _heard)
+        signal.signal(one, partial(_heard, os.getpid()))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     _end_with_worker()
     wire, lock = Connection(number), threading.Lock()
@@ -358,8 +358,11 @@ def _let_go(number: int) -> None:
     os.close(empty)
 
 
-def _heard(number: int, frame: object) -> None:
-    """Do nothing: the worker decides."""
+def _heard(pool: int, number: int, frame: object) -> None:
+    """Do nothing in the pool process, for its worker decides; end a copy that a function has forked."""
+    if os.getpid() != pool:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 def _end_with_worker() -> None:

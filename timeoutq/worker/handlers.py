@@ -213,7 +213,7 @@ def imported(path: str, kind: str) -> Any:
 
 def _line_of(error: BaseException) -> str:
     """Give the last line of the program at which an import was when it failed; empty if it came to none."""
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
         return ""  # its words tell of the line
     libraries, here, found = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<"), Path.cwd(), ""
     for frame, line in list(traceback.walk_tb(error.__traceback__))[1:]:

@@ -404,7 +404,7 @@ def _queues_of(given: object) -> tuple[tuple[AsyncDriver, ...], Strict]:
             raise InvalidInput(f"queue {queue.name} is given twice: a worker takes each of its queues once")
     found = tuple(known.values())
     for queue in found:
-        queue.worker = found[0].worker  # each queue knows the worker by the same name
+        queue.name_as(found[0])  # each queue knows the worker by the same name
     if weights is None or len(found) == 1:
         return found, Strict()
     return found, Weighted([arguments.count(weight, "weight", high=MOST_WEIGHT) for weight in weights])
