@@ -73,6 +73,23 @@ def test_a_process_runs_one_call_after_the_other_and_ends_with_the_worker(
     assert not any(lives(one.wait(1)[0]) for one in many)
 
 
+@pytest.mark.parametrize("how", ["worker ends", "free process dies"])
+def test_a_program_that_a_function_left_behind_ends_with_its_process(
+    worker: subprocess.Popen[bytes], call: Callable[..., Result[Any]], how: str
+) -> None:
+    process, _ = call("who").wait(30)
+    program = call("leaves_a_program").wait(30)
+    assert lives(program)
+    if how == "worker ends":
+        worker.terminate()
+        assert worker.wait(30) == 0
+    else:
+        os.kill(process, signal.SIGKILL)
+        wait_until(lambda: not lives(process))
+        call("who").wait(30)
+    wait_until(lambda: not lives(program))
+
+
 @pytest.mark.usefixtures("worker")
 def test_a_copy_that_a_function_forks_ends_when_it_is_asked_to(call: Callable[..., Result[Any]]) -> None:
     assert call("ends_a_copy").wait(30) == -signal.SIGTERM

@@ -39,6 +39,12 @@ def who() -> tuple[int, int]:
     return os.getpid(), os.getppid()
 
 
+@app.task(executor="process")
+def leaves_a_program() -> int:
+    """Give the pid of a program that goes on when the function has returned."""
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]).pid
+
+
 def _sleeps(begun: Any) -> None:
     begun.set()
     time.sleep(60)

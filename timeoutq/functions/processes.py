@@ -121,13 +121,14 @@ class _Process:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self, within: float = 0.0) -> str:
-        """Let it end by itself, or else kill it; say how it ended."""
+        """Let it end by itself, or else kill it, and what its functions have left behind; say how it ended."""
         self.wire.close()
         try:
             code = self._process.wait(within)
         except subprocess.TimeoutExpired:
             self.kill()
             code = self._process.wait()
+        self.kill()  # what its functions have left behind lives still
         cast("Any", self._process.stdin).close()
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
