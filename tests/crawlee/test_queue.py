@@ -226,9 +226,7 @@ async def test_a_cancelled_request_fails_at_once(url: str, name: str) -> None:
         request = await mine.fetch_next_request()
         assert request is not None
         await mine.queue.cancel(request.unique_key, by="kim")
-        async with asyncio.timeout(10):
-            while not await mine.queue.drained():
-                await asyncio.sleep(0.01)
+        await until(mine.queue.drained, 10)
         assert (await mine.queue.inspect(request.unique_key)).error == "cancelled by kim"
         assert await mine.mark_request_as_handled(request) is None
         assert await mine.is_finished()
@@ -243,9 +241,7 @@ async def test_a_request_that_is_cancelled_before_it_is_fetched_is_never_fetched
         await mine.add_batch_of_requests([page(1)])
         assert not await mine.is_empty()
         await mine.queue.cancel(page(1).unique_key, by="kim")
-        async with asyncio.timeout(10):
-            while not await mine.queue.drained():
-                await asyncio.sleep(0.01)
+        await until(mine.queue.drained, 10)
         assert await mine.fetch_next_request() is None
 
 

@@ -70,7 +70,8 @@ def test_a_failed_task_is_found_looked_at_and_retried(queue: Queue, terminal: Ca
     shown.type(b"t")
     # a picture is read while it is drawn: each look waits for all that it wants to see
     shown.until(lambda text: "keys  3 failed" in text and "a.example/2" in text and r"\x1b[2J\x1b]0;evil" in text)
-    shown.until(lambda text: [line[:1] in "╭│╰" for line in text.splitlines()[:23]] == [True] * 23)
+    text = shown.until(lambda text: all(line.startswith(("╭", "│", "╰")) for line in text.splitlines()[:23]))
+    assert len(text.splitlines()) == 24
     assert b"\x1b]0;evil" not in shown.raw
     shown.type(b"/a.example/2\r")
     shown.until(lambda text: "with a.example/2" in text and "a.example/1" not in text)

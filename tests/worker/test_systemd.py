@@ -129,5 +129,6 @@ def test_the_page_has_the_table_of_exit_codes_and_the_numbers_of_signals() -> No
         assert f"| {code} | {what} |" in WORKERS
     text = " ".join(WORKERS.split())
     assert f"A process has {roster.PATIENCE:g} s to end after its drain deadline" in text
+    assert "If it still lives then, it is killed, and its tasks are given back." in text
     assert f"While processes die within {roster.YOUNG:g} s of their start" in text
     assert f"grows from 0.1 s to {roster.LONGEST_PAUSE:g} s" in text
