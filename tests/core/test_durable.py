@@ -16,7 +16,7 @@ import pytest
 
 import timeoutq
 from tests.rig.inside import pump_of
-from tests.worker.working import at_work
+from tests.worker.working import at_work, until
 from timeoutq import Answer, InvalidInput, NotReplicated, State, Worker
 from timeoutq.server import scripts
 from timeoutq.server.link import Link
@@ -254,8 +254,8 @@ async def test_a_worker_waits_for_replicas_says_so_once_and_goes_on(
             await entered.wait()
             clock.replicas = 0
             free.set()  # their acks are not confirmed
-            await _until(lambda: any(one.trouble for one in seen.workers()))
-            await _until(lambda: seen.stats().in_progress == 0)  # neither what was acked nor what was claimed since
+            await until(lambda: any(one.trouble for one in seen.workers()))
+            await until(lambda: seen.stats().in_progress == 0)  # neither what was acked nor what was claimed since
             (info,) = seen.workers()
             assert "only 0 of 1 replica confirmed it" in info.trouble
             began = len(ran)
@@ -265,7 +265,7 @@ async def test_a_worker_waits_for_replicas_says_so_once_and_goes_on(
             assert len(ran) == began  # nothing that was claimed meanwhile was run
             assert [line for line in caplog.messages if "waits for" in line] == told
             clock.replicas = 1
-            await _until(lambda: seen.stats().done == 20)
+            await until(lambda: seen.stats().done == 20)
             worker.stop()
             tally = await running
     assert sorted(ran) == sorted({f"t{i}" for i in range(20)})
@@ -290,21 +290,14 @@ async def test_a_worker_whose_replicas_confirm_again_has_no_trouble_and_claims_a
             clock.replicas = 0
             free.set()
             (work,) = pump_of(worker).works
-            await _until(lambda: work.unconfirmed)
+            await until(lambda: work.unconfirmed)
             clock.replicas = 1
-            await _until(lambda: seen.stats().done == 1 and not work.shards[0].failures)
+            await until(lambda: seen.stats().done == 1 and not work.shards[0].failures)
             assert "trouble" not in work._about()
             free.clear()
             seen.put([f"t{n}" for n in range(20)])
-            await _until(lambda: len(worker.running) == 5)
+            await until(lambda: len(worker.running) == 5)
             free.set()
-
-
-async def _until(predicate: Callable[[], object], timeout: float = 10.0) -> None:
-    until = time.monotonic() + timeout
-    while not predicate():
-        assert time.monotonic() < until, predicate
-        await asyncio.sleep(0.01)
 
 
 def test_a_schedule_that_asks_for_replicas_waits_for_them_on_any_queue(clock: Clock, flushes: list[list[str]]) -> None:

@@ -171,6 +171,20 @@ def test_no_process_outlives_a_worker_that_is_killed(
     wait_until(lambda: not any(map(lives, [idle, busy, *free])), 5)
 
 
+def test_nor_does_one_when_a_copy_of_the_worker_lives_on(
+    worker: subprocess.Popen[bytes], call: Callable[..., Result[Any]]
+) -> None:
+    idle, _ = call("who").wait(30)
+    copy = call("leaves_a_copy").wait(30)
+    worker.kill()
+    worker.wait()
+    try:
+        wait_until(lambda: not lives(idle), 5)
+        assert lives(copy)
+    finally:
+        os.kill(copy, signal.SIGKILL)
+
+
 def test_what_a_function_has_started_ends_with_a_process_that_dies_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +423,30 @@ async def test_no_more_processes_start_at_once_than_the_machine_has_processors(
     worker = Worker(jobs, Calls(pool.app), burst=True, signals=False)
     assert (await ended(worker.run())).acked == 6
     assert max(most) == 2
+    await app.aclose()
+
+
+async def test_calls_whose_process_is_still_to_start_when_the_worker_stops_go_back_and_do_not_begin(
+    app: App, jobs: AsyncQueue, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, go_on, plain = threading.Event(), threading.Event(), processes.Hold.begin
+
+    def begin(hold: processes.Hold) -> None:
+        starting.set()
+        assert go_on.wait(20)
+        plain(hold)
+
+    monkeypatch.setattr(processes.Hold, "begin", begin)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    calls = [await app.named("who").adelay() for _ in range(3)]
+    worker = Worker(jobs, Calls(pool.app), signals=False)
+    async with at_work(worker):
+        await until(starting.is_set)
+        worker.stop()
+        await until(lambda: queue.stats().todos == 3)
+        go_on.set()
+    assert (worker.tally.acked, worker.tally.failed) == (0, 0)
+    assert [queue.inspect(call.id).failures for call in calls] == [0, 0, 0]
     await app.aclose()
 
 

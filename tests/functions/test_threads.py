@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 from tests.rig.waiting import until
 from timeoutq import AsyncQueue, Lease, Queue, Worker
 from timeoutq.functions import App, BadFunction, CallExpired, CallFailed, CallNext, Calls, Context
+from timeoutq.functions.running import Hands
 from timeoutq.verbs import sending
 from timeoutq.worker.processes.ledger import SharedLedger
 from timeoutq.worker.served import Place
@@ -205,15 +206,15 @@ async def test_who_waits_for_a_thread_goes_back_at_once_and_who_has_one_may_end(
 async def test_a_def_whose_turn_comes_when_the_worker_is_to_stop_goes_back_and_leaves_its_thread_free(
     app: App, jobs: AsyncQueue, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, turns, turn = list[int](), list[asyncio.Semaphore](), Place.turn
+    begun, places, waiting = list[int](), list[Place](), Place.waiting
     worker = Worker(jobs, Calls(app, threads=1), signals=False)
 
-    async def stopped(self: Place, lease: Lease, free: asyncio.Semaphore) -> None:
-        turns.append(free)
+    def stopped(self: Place, lease: Lease) -> AbstractContextManager[None]:
+        places.append(self)
         worker.stop()  # and a thread is free
-        await turn(self, lease, free)
+        return waiting(self, lease)
 
-    monkeypatch.setattr(Place, "turn", stopped)
+    monkeypatch.setattr(Place, "waiting", stopped)
 
     @app.task(retry=[])
     def hold(number: int) -> None:
@@ -223,7 +224,7 @@ async def test_a_def_whose_turn_comes_when_the_worker_is_to_stop_goes_back_and_l
     async with asyncio.timeout(30):
         tally = await worker.run()
     assert (begun, tally.acked, tally.released, tally.failed) == ([], 0, 1, 0)
-    assert [free.locked() for free in turns] == [False]
+    assert [place.shared[Hands].free.locked() for place in places] == [False]
     assert list(queue.states(call.id)) == ["todos"]
     await app.aclose()
 

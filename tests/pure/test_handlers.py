@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import pickle
+import sysconfig
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from pathlib import Path
@@ -181,6 +183,19 @@ def test_an_import_that_fails_names_the_line_of_the_program(
     with pytest.raises(HandlerNotFound) as raised:
         load("program:fetch")
     assert message in str(raised.value)
+
+
+def test_the_program_of_an_import_that_fails_may_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site" / "shop").mkdir(parents=True)
+    (tmp_path / "site" / "shop" / "__init__.py").write_text("")
+    (tmp_path / "site" / "shop" / "tasks.py").write_text("import settings_of_some_library\n")
+    (tmp_path / "site" / "settings_of_some_library.py").write_text("raise ValueError('no settings')\n")
+    paths = {"stdlib": str(Path(os.__file__).parent), "purelib": str(tmp_path), "platlib": str(tmp_path)}
+    monkeypatch.setattr(sysconfig, "get_path", paths.__getitem__)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HandlerNotFound, match=r"raised ValueError: no settings \(site/shop/tasks.py, line 1\)"):
+        load("shop.tasks:fetch")
 
 
 def test_an_error_is_text_of_four_kilobytes_at_most() -> None:

@@ -210,5 +210,15 @@ def slow(begun: str, until: str) -> int:
 
 
 @app.task
+def leaves_a_copy() -> int:
+    """Fork a copy of the worker that lives on; give its pid."""
+    copy = os.fork()
+    if copy == 0:
+        time.sleep(60)
+        os._exit(0)
+    return copy
+
+
+@app.task
 def process() -> int:
     return os.getpid()

@@ -86,10 +86,20 @@ class Said(msgspec.Struct, omit_defaults=True):
     value: msgspec.Raw = _NOTHING
 
 
+_lifelines: set[int] = set()  # the descriptors of this process whose end is the end of a pool process
 _ENCODER, _JOBS, _SAID = msgspec.json.Encoder(), msgspec.json.Decoder(Job), msgspec.json.Decoder(Said)
 
 
 # ---- in the worker
+
+
+def _cut_off() -> None:
+    """Take the lifelines from a copy of the worker, which may live on when the worker has been killed."""
+    for number in tuple(_lifelines):
+        _let_go(number)
+
+
+os.register_at_fork(after_in_child=_cut_off)
 
 
 class _Process:
@@ -110,6 +120,8 @@ class _Process:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             its.close()
+        self._lifeline = cast("Any", self._process.stdin)
+        _lifelines.add(self._lifeline.fileno())
 
     @property
     def lives(self) -> bool:
@@ -123,13 +135,12 @@ class _Process:
     def end(self, within: float = 0.0) -> str:
         """Let it end by itself, or else kill it, and what its functions have left behind; say how it ended."""
         self.wire.close()
-        try:
-            code = self._process.wait(within)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            code = self._process.wait()
-        self.kill()  # what its functions have left behind lives still
-        cast("Any", self._process.stdin).close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(within)
+        self.kill()  # if it has ended: what its functions have left behind lives still
+        code = self._process.wait()
+        _lifelines.discard(self._lifeline.fileno())
+        self._lifeline.close()
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
@@ -353,7 +364,7 @@ def _import(module: str) -> None:
 
 
 def _let_go(number: int) -> None:
-    """Take the wire from a copy of this process that a function has forked: the copy has no part in the calls."""
+    """Take a pipe from a copy of this process that a function has forked: the copy has no part in the calls."""
     empty = os.open(os.devnull, os.O_RDWR)
     os.dup2(empty, number)
     os.close(empty)

@@ -237,13 +237,15 @@ class CallRunner:
         shared = self._place.shared
         hands: Hands = shared.get(Hands) or shared.setdefault(Hands, Hands(self._calls, self._place))
         hold: Hold | None = None
-        await self._place.turn(lease, hands.free)
+        has_thread = False
         try:
-            if hands.processes is not None and opened.definition.settings.executor == "process":
-                try:
-                    hold = await hands.hold(hands.processes, lease.task, opened.definition)
-                except NoProcess as error:
-                    return self._unrun(error)
+            with self._place.waiting(lease):
+                has_thread = await hands.free.acquire()
+                if hands.processes is not None and opened.definition.settings.executor == "process":
+                    try:
+                        hold = await hands.hold(hands.processes, lease.task, opened.definition)
+                    except NoProcess as error:
+                        return self._unrun(error)
             if record := self._place.records.get(lease.key):
                 self._place.records[lease.key] = time.monotonic(), *record[1:]  # it begins only now
             call = partial(self._in_thread, hands.threads, hold, lease)
@@ -251,7 +253,8 @@ class CallRunner:
         finally:
             if hold is not None:
                 hold.leave()
-            hands.free.release()
+            if has_thread:
+                hands.free.release()
 
     async def _within_runtime(self, lease: Lease, opened: Opened, call: Run) -> Any:
         seconds = opened.settings.max_runtime

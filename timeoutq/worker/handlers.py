@@ -200,7 +200,7 @@ def imported(path: str, kind: str) -> Any:
     try:
         found: Any = import_module(module)
     except (Exception, SystemExit) as error:
-        where = [line] if (line := _line_of(error)) else []
+        where = [line] if (line := _line_of(error, module)) else []
         if isinstance(error, ModuleNotFoundError):
             where.append(f"searched from {sys.path[0] or Path.cwd()}")
         text = error_words(error) + (f" ({'; '.join(where)})" if where else "")
@@ -211,14 +211,14 @@ def imported(path: str, kind: str) -> Any:
         raise HandlerNotFound(f"{kind} {path!r}: module {module} has no {name}") from None
 
 
-def _line_of(error: BaseException) -> str:
-    """Give the last line of the program at which an import was when it failed; empty if it came to none."""
+def _line_of(error: BaseException, module: str) -> str:
+    """Give the last line of the program at which the import of a module failed; empty if it came to none."""
     if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
         return ""  # its words tell of the line
     libraries, here, found = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), "<"), Path.cwd(), ""
     for frame, line in list(traceback.walk_tb(error.__traceback__))[1:]:
-        file = frame.f_code.co_filename
-        if not file.startswith(libraries):
+        file, package = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).partition(".")[0]
+        if not file.startswith(libraries) or package == module.partition(".")[0]:  # a program may be installed, too
             path = Path(file)
             found = f"{path.relative_to(here) if path.is_relative_to(here) else path}, line {line}"
     return found

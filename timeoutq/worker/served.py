@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from timeoutq.client import AsyncDriver
@@ -59,20 +60,19 @@ class Place:
         """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
         return self._queues.get(queue)
 
-    async def turn(self, lease: Lease, free: asyncio.Semaphore) -> None:
-        """Acquire `free` when it is this lease's turn; if the worker is to stop before, the task is given back."""
+    @contextmanager
+    def waiting(self, lease: Lease) -> Iterator[None]:
+        """Mark that what this lease's handler is to run has not begun: the task is given back if the worker stops."""
         run, ledger = self._leases.running[lease.key], self._leases.ledger
-        has_to_wait = free.locked()
-        if has_to_wait and ledger is not None:
-            ledger.wait(lease)
         run.waits = True
-        await free.acquire()
+        if ledger is not None:
+            ledger.wait(lease)
+        yield
         run.waits = False
         if self._life.level:
-            free.release()
             run.end = run.end or "shutdown"
             raise asyncio.CancelledError(run.end)
-        if has_to_wait and ledger is not None:
+        if ledger is not None:
             ledger.start(lease)
 
     def limit(self, lease: Lease, seconds: float) -> Callable[[], bool]:
