@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.rig.waiting import until
+from tests.rig.waiting import until, wait_until
 from timeoutq import State
 from timeoutq.functions import BadArguments, CallTooLarge, UnknownFunction
 
@@ -160,6 +160,20 @@ def test_retries_are_attempts_and_only_the_last_is_told_as_the_end(having: Backe
         assert told[3:] == [("started", "RUNNING"), ("finished", "FAILED")]
 
 
+def test_an_attempt_that_was_lost_has_an_error_also_when_the_task_is_done(usual: None, tasks: Any) -> None:
+    result = tasks.add.enqueue(1)
+    queue = default_task_backend.app.queue("default")
+    assert queue.claim(timeout=0.05)
+    wait_until(queue.requeue_expired)
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.READY, 1)
+    assert [one.traceback.partition(" (")[0] for one in result.errors] == ["the lease ran out"]
+    work()
+    result.refresh()
+    assert (result.status, result.attempts) == (TaskResultStatus.SUCCESSFUL, 2)
+    assert [one.traceback for one in result.errors] == ["its worker was lost while it ran\n"]
+
+
 @pytest.mark.parametrize("name", ["waits", "awaits"])
 def test_a_task_that_is_cut_off_fails_and_tells_no_end(having: Backends, tasks: Any, told: Any, name: str) -> None:
     tasks.GO_ON.clear()
@@ -286,6 +300,7 @@ def test_results_that_are_not_kept(having: Backends, tasks: Any) -> None:
         (("default",), {"retry": "often"}, "retry= takes a list of seconds"),
         (("default",), {"url": "ftp://x"}, "the server URL does not parse"),
         (("default",), {"limit": -1}, "concurrency"),
+        (("default",), {"on_commit": "nowhere"}, "on_commit='nowhere' is no alias in DATABASES"),
     ],
 )
 def test_settings_are_checked(having: Backends, queues: Any, options: Any, words: str) -> None:
@@ -293,8 +308,9 @@ def test_settings_are_checked(having: Backends, queues: Any, options: Any, words
         [found] = [one for one in checks.run_checks() if one.id == "timeoutq.E001"]
         assert found.msg.startswith("TASKS['default']")
         assert words in found.msg
-        with pytest.raises(InvalidTaskBackend):
-            _ = task_backends["default"].app
+        if "on_commit" not in options:
+            with pytest.raises(InvalidTaskBackend):
+                _ = task_backends["default"].app
 
 
 def test_calls_that_are_signed(having: Backends, tasks: Any) -> None:

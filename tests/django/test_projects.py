@@ -105,6 +105,7 @@ def test_the_task_of_a_killed_process_runs_again(
     assert again - killed < within
     wait_until(lambda: result.refresh() or result.is_finished)
     assert (result.status, result.attempts) == (TaskResultStatus.SUCCESSFUL, 2)
+    assert [error.traceback for error in result.errors] == ["its worker was lost while it ran\n"]
 
 
 @pytest.mark.parametrize(

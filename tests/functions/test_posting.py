@@ -224,6 +224,19 @@ def test_nobody_waits_for_what_is_not_kept(
         asyncio.run(of(result))
 
 
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_call_that_is_done_and_keeps_no_result_is_not_called_unknown(app: App, queue: Queue, knows: bool) -> None:
+    send = app.functions["tell"]
+    sent = send.options(id="a").delay("a")
+    queue.ack(queue.claim(1))
+    found = app.result(sent.id, send) if knows else app.result(sent.id)
+    said = "call 'a' is done, but its result is not kept: the result has expired, or it returned None, which is kept"
+    with pytest.raises(CallGone, match=said):
+        found.wait(5)
+    with pytest.raises(CallGone, match=r"nothing is known of call 'b' any more: .* has expired, or it returned None"):
+        app.result("b").wait(5)
+
+
 def test_none_is_kept_where_somebody_asks_for_it(app: App, queue: Queue) -> None:
     assert ended_by(app, queue, delay(app, "ask", "a")) is None
     assert ended_by(app, queue, delay(app, "tell", "a", keep_result=60)) is None

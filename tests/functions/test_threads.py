@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -206,15 +206,15 @@ async def test_who_waits_for_a_thread_goes_back_at_once_and_who_has_one_may_end(
 async def test_a_def_whose_turn_comes_when_the_worker_is_to_stop_goes_back_and_leaves_its_thread_free(
     app: App, jobs: AsyncQueue, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, places, waiting = list[int](), list[Place](), Place.waiting
+    begun, places, wait = list[int](), list[Place](), Place.wait
     worker = Worker(jobs, Calls(app, threads=1), signals=False)
 
-    def stopped(self: Place, lease: Lease) -> AbstractContextManager[None]:
+    def stopped(self: Place, lease: Lease) -> None:
         places.append(self)
         worker.stop()  # and a thread is free
-        return waiting(self, lease)
+        wait(self, lease)
 
-    monkeypatch.setattr(Place, "waiting", stopped)
+    monkeypatch.setattr(Place, "wait", stopped)
 
     @app.task(retry=[])
     def hold(number: int) -> None:

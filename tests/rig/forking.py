@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -57,6 +58,20 @@ async def fork_in_loop(lease: Lease) -> None:
         _end_copy()
     elif pid is not None:
         await asyncio.to_thread(_note_end, pid)
+
+
+def _live_on() -> None:
+    if os.environ["HOW"] == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    append(f"copy-{os.getpid()}")
+    time.sleep(60)
+
+
+def fork_and_leave(lease: Lease) -> None:
+    """Leave a copy that lives on, and notes its pid."""
+    note("start", lease)
+    if lease.task == "fork":
+        multiprocessing.get_context("fork").Process(target=_live_on).start()
 
 
 def multiprocess(lease: Lease) -> None:

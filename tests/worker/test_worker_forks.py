@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
+import redis
 
 from tests.rig.handlers import history
 from tests.rig.processes import Processes, run
+from tests.rig.waiting import wait_until
 from timeoutq import Queue
 from timeoutq.words import exit_codes
 
@@ -57,6 +62,35 @@ def test_a_process_that_a_handler_starts_has_signals_of_its_own(queue: Queue, ru
     assert ends_of_copies(run) == ["copy-ended--15"]
     assert "drains" not in run.log(worker)
     assert queue.stats().done == 21
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_that_has_ended_takes_no_task_though_a_copy_of_it_lives_on(
+    queue: Queue, run: Processes, raw: redis.Redis, how: signal.Signals
+) -> None:
+    queue.put("fork")
+    worker = run.start("worker", queue.name, f"{HANDLERS}:fork_and_leave", "--no-supervise", HOW="deaf")
+    (copy,) = wait_until(lambda: [int(event[5:]) for event, *_ in history(run.history) if event.startswith("copy-")])
+    wait_until(lambda: queue.stats().done == 1 and raw.info("clients")["blocked_clients"])
+    worker.send_signal(how)
+    try:
+        wait_until(lambda: not raw.info("clients")["blocked_clients"], 5)
+        queue.put("next")
+        assert queue.claim(1)
+    finally:
+        os.kill(copy, signal.SIGKILL)
+        worker.wait(30)
+
+
+@pytest.mark.parametrize("how", ["usual", "deaf"])
+def test_what_multiprocessing_has_started_ends_with_a_worker_process(queue: Queue, run: Processes, how: str) -> None:
+    queue.put("fork")
+    worker = run.start("worker", queue.name, f"{HANDLERS}:fork_and_leave", HOW=how)
+    (copy,) = wait_until(lambda: [int(event[5:]) for event, *_ in history(run.history) if event.startswith("copy-")])
+    wait_until(lambda: queue.stats().done == 1)
+    worker.terminate()
+    assert worker.wait(30) == 0
+    wait_until(lambda: not Path(f"/proc/{copy}/cmdline").exists() or not Path(f"/proc/{copy}/cmdline").read_bytes(), 5)
 
 
 @pytest.mark.parametrize("handler", ["die_after", "die_after_in_loop"])

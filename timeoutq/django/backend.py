@@ -8,7 +8,7 @@ from operator import methodcaller
 from typing import Any
 
 from django.core import checks
-from django.db import transaction
+from django.db import connections, transaction
 from django.tasks import task_backends
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
@@ -70,6 +70,8 @@ class Backend(BaseTaskBackend):
         """Check the settings; asks no server."""
         try:
             _ = self.app
+            if isinstance(on_commit := self.options.get("on_commit"), str) and on_commit not in connections:
+                raise InvalidTaskBackend(f"TASKS[{self.alias!r}]: on_commit={on_commit!r} is no alias in DATABASES")
         except InvalidTaskBackend as error:
             yield checks.Error(str(error), id="timeoutq.E001")
 

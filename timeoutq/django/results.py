@@ -19,6 +19,8 @@ from timeoutq.words.model import CANCELLED, Ended, State, TaskInfo
 
 UNKNOWN = "unknown"
 """Stands for a worker that has tried a call, and was lost."""
+LOST = "its worker was lost while it ran"
+"""Stands for the error of an attempt of which nothing else is known."""
 
 
 class Call(msgspec.Struct, omit_defaults=True):
@@ -105,7 +107,8 @@ def _read(alias: str, info: TaskInfo, ended: Ended | None) -> Any:
     if info.error:  # more is known of the last one
         failure = msgspec.json.decode((ended and ended.result) or b"{}", type=Failure)
         last = error_of(failure.path or _guessed(info.error), failure.traceback or info.traceback or info.error)
-        is_there = result.errors and info.error.startswith(result.errors[-1].traceback.rstrip())
+        known = result.errors[-1].traceback.rstrip() if result.errors else None
+        is_there = known is not None and (known == LOST or info.error.startswith(known))
         change(result, errors=[*result.errors[: -1 if is_there else None], last])
     if info.state is State.FAILED:
         over = result.finished_at or _moment(info.error_at)
@@ -125,7 +128,7 @@ def _tried(result: Any, info: TaskInfo) -> Any:
         return change(result, worker_ids=[UNKNOWN] * (info.failures + info.crashes))
     # the clocks of two machines may differ
     times = [max(moment(one), result.enqueued_at) for one in record.starts] or [None]
-    failed = [one.error for one in record.attempts if one.how == "failed"]
+    failed = [one.error or LOST for one in record.attempts if one.how in ("failed", "crashed")]
     change(result, started_at=times[0], last_attempted_at=times[-1], finished_at=_moment(record.ended))
     change(result, errors=[error_of(_guessed(error), error) for error in failed])
     return change(result, worker_ids=[one.worker or UNKNOWN for one in record.attempts])

@@ -273,7 +273,7 @@ class Result(Generic[T_co]):
                 raise TimeoutError(f"call {text(id)!r} has not ended within {timeout or 0:g} s: {why}")
             if ended.state is State.FAILED:
                 raise outcomes.error_of(ended)
-        return cast("T_co", self._read(None if ended is None else ended.result))
+        return cast("T_co", self._read(Ended("", None) if ended is None else ended))
 
     def _check_kept(self) -> None:
         """Raise `InvalidInput` if there will be nothing to wait for."""
@@ -285,15 +285,17 @@ class Result(Generic[T_co]):
                 "seconds"
             )
 
-    def _read(self, data: bytes | None) -> Any:
+    def _read(self, ended: Ended) -> Any:
         """Give what the last call has returned. Raises `CallGone`, and `CallFailed` for a result of another type."""
-        id = self.id
+        id, data = self.id, ended.result
         if data is None:
-            none = "" if self._keep_none else ", or it returned None, which is kept only with keep_result="
+            is_known = self._keep_none and self._keep_result < math.inf  # that a None would have been kept
+            none = "" if is_known else ", or it returned None, which is kept only with keep_result="
+            gone = f"nothing is known of call {id!r} any more: it was never put, or it was forgotten, or its"
+            said = f"call {id!r} is done, but its result is not kept: the" if ended.state is State.DONE else gone
             raise CallGone(
-                f"nothing is known of call {id!r} any more: it was never put, or it was forgotten, or its result has "
-                f"expired{none}; to keep results longer, raise keep_result= (seconds)", id=id,
-            )  # fmt: skip
+                f"{said} result has expired{none}; to keep results longer, raise keep_result= (seconds)", id=id
+            )
         if not data:
             raise CallGone(f"call {id!r} {outcomes.NO_MEMORY}", id=id)
         try:

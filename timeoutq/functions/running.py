@@ -55,7 +55,8 @@ if TYPE_CHECKING:
         from typing import Any as Hold  # there are none
         from typing import Any as Processes
 
-Run = Callable[[Context[Any], Opened], Awaitable[Any]]  # what runs a function, within its middlewares
+Run = Callable[[Context[Any] | None, Opened], Awaitable[Any]]
+"""What runs a function, within its middlewares; the context is None if nobody looks at it."""
 
 log = logging.getLogger(__name__)
 
@@ -239,13 +240,14 @@ class CallRunner:
         hold: Hold | None = None
         has_thread = False
         try:
-            with self._place.waiting(lease):
-                has_thread = await hands.free.acquire()
-                if hands.processes is not None and opened.definition.settings.executor == "process":
-                    try:
-                        hold = await hands.hold(hands.processes, lease.task, opened.definition)
-                    except NoProcess as error:
-                        return self._unrun(error)
+            self._place.wait(lease)
+            has_thread = await hands.free.acquire()
+            if hands.processes is not None and opened.definition.settings.executor == "process":
+                try:
+                    hold = await hands.hold(hands.processes, lease.task, opened.definition)
+                except NoProcess as error:
+                    return self._unrun(error)
+            self._place.begin(lease)
             if record := self._place.records.get(lease.key):
                 self._place.records[lease.key] = time.monotonic(), *record[1:]  # it begins only now
             call = partial(self._in_thread, hands.threads, hold, lease)
@@ -270,6 +272,8 @@ class CallRunner:
         return value
 
     async def _around(self, lease: Lease, opened: Opened, call: Run) -> Any:
+        if opened.definition.takes_nothing and not (self._app.middlewares or self._app.inner):
+            return await call(None, opened)
         notes, place, options = Notes(self._place, lease), self._place, opened.options
         batch = None if options.batch is None else CallsBefore(options.batch, place.queue, options.order)
         name = opened.definition.name
@@ -296,13 +300,13 @@ class CallRunner:
         return call_next
 
     async def _in_thread(
-        self, threads: Threads, hold: Hold | None, lease: Lease, context: Context[Any], opened: Opened
+        self, threads: Threads, hold: Hold | None, lease: Lease, context: Context[Any] | None, opened: Opened
     ) -> Any:
         call: Callable[..., Any] = _function if hold is None else partial(hold.run, lease.payload)
         if self._app.inner:
             call = self._inner(0, call)
         try:
-            found = await threads.run(context.task, partial(call, context, opened))
+            found = await threads.run(lease.task, partial(call, context, opened))
         except asyncio.CancelledError:
             if hold is not None:
                 hold.kill()
@@ -395,7 +399,7 @@ class CallRunner:
             raise GiveUp(f"what follows this call cannot be put into queue {call.queue!r}: {error}") from error
 
 
-def _function(context: Context[Any], opened: Opened) -> Any:
+def _function(context: Context[Any] | None, opened: Opened) -> Any:
     definition = opened.definition
     args = opened.args if definition.signature.context is None else (context, *opened.args)
     return definition.function(*args, **opened.kwargs)

@@ -31,13 +31,17 @@ class Definition:
     key: ids.Template | bool  # what makes ids of arguments; True: all arguments; False: nothing does
     group: ids.Template | None
     place: tuple[str, str, str]  # its module, its app, and its name
+    takes_nothing: bool = field(init=False)
+    """Whether a worker need not make a context: the function takes none, and runs in this process."""
     is_plain: bool = field(init=False)
     """Whether a worker need only await it: an `async def` without a context, and without a limit of any kind."""
 
     def __post_init__(self) -> None:
         """Work out once, and not for each call."""
         is_free = self.settings.max_runtime is None and self.settings.limit is None
-        object.__setattr__(self, "is_plain", self.is_async and self.signature.context is None and is_free)
+        takes_nothing = self.signature.context is None and self.settings.executor != "process"
+        object.__setattr__(self, "takes_nothing", takes_nothing)
+        object.__setattr__(self, "is_plain", self.is_async and takes_nothing and is_free)
 
     @property
     def name(self) -> str:

@@ -43,7 +43,9 @@ class Threads:
         """
         self._name, self._hangs = name, hangs
         self._loop, self._generation = asyncio.get_running_loop(), forks.generation
-        self._waiting: SimpleQueue[Threaded | None] = SimpleQueue()
+        self._waiting: deque[Threaded] = deque()
+        self._bell: SimpleQueue[bool] = SimpleQueue()  # True has a thread look for calls, False ends it
+        self._rung = False  # whether a thread is to look that has not come yet
         self._done: deque[Threaded] = deque()
         self._told = self._closed = False
         self._threads: int = 0
@@ -56,7 +58,8 @@ class Threads:
             threading.Thread(target=self._live, name=f"{self._name}-{self._threads}", daemon=True).start()
             self._threads += 1
         self._busy += 1
-        self._waiting.put(one)
+        self._waiting.append(one)
+        self._ring()
         try:
             await one.over
         except asyncio.CancelledError:
@@ -70,7 +73,7 @@ class Threads:
         """End the threads that are free; those at work end with the process."""
         self._closed = True
         for _ in range(self._threads):
-            self._waiting.put(None)
+            self._bell.put(False)
 
     def _look(self, one: Threaded) -> None:
         if not one.ended and not self._closed:
@@ -86,19 +89,37 @@ class Threads:
             if not one.over.done():  # if it is done, the coroutine was cancelled meanwhile
                 one.over.set_result(None)
 
+    def _ring(self) -> None:
+        if not self._rung:
+            self._rung = True
+            self._bell.put(True)
+
     # ---- in the threads
 
     def _live(self) -> None:
-        while (one := self._waiting.get()) is not None:
-            try:
-                one.value = one.context.run(one.call)
-            except BaseException as error:  # whatever a function raises is the end of its call
-                one.error = error
-            if forks.generation != self._generation:
-                forks.leave(one.task, one.error)
-            self._done.append(one)
-            if not self._told:
+        """Run calls. To wake a thread, or the event loop, costs more than a quick call.
+
+        So a thread wakes one other while more calls wait, and whoever finds none waiting tells the loop what has ended:
+        a thread that goes on with a slow call has woken one that tells.
+        """
+        while self._bell.get():
+            self._rung = False
+            while self._waiting:
+                try:
+                    one = self._waiting.popleft()
+                except IndexError:  # another thread was quicker
+                    break
+                if self._waiting:
+                    self._ring()
+                try:
+                    one.value = one.context.run(one.call)
+                except BaseException as error:  # whatever a function raises is the end of its call
+                    one.error = error
+                if forks.generation != self._generation:
+                    forks.leave(one.task, one.error)
+                self._done.append(one)
+                del one
+            if self._done and not self._told:
                 self._told = True
                 with suppress(RuntimeError):  # the loop is closed already
                     self._loop.call_soon_threadsafe(self._collect)
-            del one

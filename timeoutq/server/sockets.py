@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 _looking: dict[tuple[int, str, int], Future[Addresses]] = {}
 """Lookups in progress, by process id, host and port. Callers that want the same name share one lookup."""
+_of_loops: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def at_once(steps: Coroutine[Any, Any, T]) -> T:
@@ -86,11 +88,24 @@ async def async_connect(addresses: Addresses, until: float) -> socket.socket:
     loop = asyncio.get_running_loop()
 
     async def reach(plug: socket.socket, address: Any, seconds: float) -> None:
+        _of_loops.add(plug)
         plug.setblocking(False)
         async with asyncio.timeout(seconds):
             await loop.sock_connect(plug, address)
 
     return await _connect(addresses, lambda: until - loop.time(), reach)
+
+
+def leave_to_parent() -> None:
+    """In a copy of this process, which has no part in its event loops: let go of their sockets.
+
+    When the parent is killed, the server is to see that nobody has them any more.
+    """
+    empty = os.open(os.devnull, os.O_RDWR)
+    for plug in list(_of_loops):
+        if plug.fileno() >= 0:
+            os.dup2(empty, plug.fileno())
+    os.close(empty)
 
 
 async def _connect(

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from timeoutq.server import sockets
 from timeoutq.words import telling
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ def _be_copy() -> None:
         generation += 1
         # a signal to the copy must not arrive in the parent, which listens at the other end of the same socket
         signal.set_wakeup_fd(-1)
+        sockets.leave_to_parent()
         for number in _HELD:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from timeoutq.client import AsyncDriver
@@ -60,14 +59,15 @@ class Place:
         """Give another queue of this worker, by its name; None if the worker has no queue of this name."""
         return self._queues.get(queue)
 
-    @contextmanager
-    def waiting(self, lease: Lease) -> Iterator[None]:
-        """Mark that what this lease's handler is to run has not begun: the task is given back if the worker stops."""
+    def wait(self, lease: Lease) -> None:
+        """Note that what this lease's handler is to run has not begun: the task is given back if the worker stops."""
+        self._leases.running[lease.key].waits = True
+        if self._leases.ledger is not None:
+            self._leases.ledger.wait(lease)
+
+    def begin(self, lease: Lease) -> None:
+        """Note that it begins now. Raises `CancelledError` if the worker is to stop."""
         run, ledger = self._leases.running[lease.key], self._leases.ledger
-        run.waits = True
-        if ledger is not None:
-            ledger.wait(lease)
-        yield
         run.waits = False
         if self._life.level:
             run.end = run.end or "shutdown"

@@ -34,6 +34,7 @@ assert sys.platform != "win32"
 log = logging.getLogger(__name__)
 
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+COPIES_END_WITHIN = 1.0  # seconds in which what multiprocessing has started may end by itself
 ASK_AGAIN = 10.0
 """If the server did not answer, dead processes that held nothing are not reported to it for this many seconds."""
 UNHEARD = "its handler had ended, but its worker process ended before the queue heard of it"
@@ -248,6 +249,8 @@ class _Supervisor:
                 self._tell(logging.ERROR, pid, "had ended its work, and ends: %s", said, error=said, traceback=trace)
         finally:
             with suppress(BaseException):
+                _end_copies()
+            with suppress(BaseException):
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
@@ -377,3 +380,15 @@ class _Supervisor:
             if answer is Answer.FAILED or (has_run and answer is Answer.OK):
                 told.append((lease.task, f"{what}: {reason}", {"crashes": lease.crashes + 1, "error": reason}))
         telling.name_tasks(log, queue.name, told, fields)
+
+
+def _end_copies() -> None:
+    """End what multiprocessing has started in this process; Python does so at its exit, which a copy does not reach."""
+    library = sys.modules.get("multiprocessing")
+    copies: Any = [] if library is None else library.active_children()
+    until = time.monotonic() + COPIES_END_WITHIN
+    for copy in copies:
+        copy.terminate()
+    for copy in copies:
+        copy.join(max(0.0, until - time.monotonic()))
+        copy.kill()
