@@ -219,6 +219,16 @@ async def test_a_lease_that_is_lost_ends_nothing(opened: Client, url: str, caplo
     assert await opened.fetch_next_request() == page(1 if first.url == page(1).url else 2)
 
 
+async def test_a_queue_with_a_name_is_purged_also_while_others_live_on_it(url: str, name: str) -> None:
+    async with TimeoutqStorageClient(url) as process, TimeoutqStorageClient(url) as other:
+        mine, theirs = await process.create_rq_client(name=name), await other.create_rq_client(name=name)
+        await mine.add_batch_of_requests([page(1), page(2)])
+        assert await mine.fetch_next_request() is not None
+        await until(lambda: theirs.queue.workers())
+        await theirs.purge()
+        assert (await theirs.get_metadata()).total_request_count == 0
+
+
 async def test_a_cancelled_request_fails_at_once(url: str, name: str) -> None:
     async with TimeoutqStorageClient(url, timeout=1.5) as process:
         mine = await process.create_rq_client(name=name)
@@ -228,6 +238,8 @@ async def test_a_cancelled_request_fails_at_once(url: str, name: str) -> None:
         await mine.queue.cancel(request.unique_key, by="kim")
         await until(mine.queue.drained, 10)
         assert (await mine.queue.inspect(request.unique_key)).error == "cancelled by kim"
+        counters = (await mine.queue.stats()).counters
+        assert (counters.get("released"), counters.get("expired", 0)) == (1, 0), "nobody waits for the lease to run out"
         assert await mine.mark_request_as_handled(request) is None
         assert await mine.is_finished()
 

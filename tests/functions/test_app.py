@@ -118,6 +118,9 @@ def test_functions_whose_keys_could_make_the_same_id_are_refused(app: App) -> No
     def resize(path: str) -> None: ...
 
     app.task(key="thumb:{path}")(thumb)
+    longer = App("longer")
+    longer.task(key="thumb:{path}:big")(thumb)
+    assert "may make the same id" in bad(longer, resize, key="thumb:{path}")
     for key in ("thumb:{path}", "thumb:{path}:big", "{path}", "thu{path}"):
         assert bad(app, resize, key=key).startswith("the keys of resize() and thumb() may make the same id")
     app.task(key=True, name="send")(resize)

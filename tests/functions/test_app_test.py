@@ -7,11 +7,12 @@ import threading
 import time
 from contextlib import suppress
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
 from timeoutq import InvalidInput, State
-from timeoutq.functions import App, CallFailed, Context
+from timeoutq.functions import App, CallFailed, CallNext, Context
 
 app = App("shop", queues=["shop", "mail"], secret="a secret of 21 bytes.")
 sent: list[str] = []
@@ -84,6 +85,24 @@ def test_functions_run_in_the_thread_of_the_test_if_it_asks_for_that() -> None:
         write.delay(2)
         t.run()
         assert met[3] == (False, "by the test")
+
+
+def test_a_function_in_the_thread_of_the_test_sees_what_a_middleware_has_set() -> None:
+    own, said, met = App("threads"), ContextVar("said", default="nothing"), list[str]()
+
+    @own.middleware
+    async def names(ctx: Context[Any], call_next: CallNext) -> Any:
+        said.set(ctx.task)
+        return await call_next()
+
+    @own.task
+    def look() -> None:
+        met.append(said.get())
+
+    with own.test() as test:
+        call = look.delay()
+        test.run(same_thread=True)
+    assert met == [call.id]
 
 
 def test_calls_of_calls_are_carried_out_in_all_queues() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from timeoutq import AsyncQueue, InvalidInput, Queue, Worker
+from timeoutq import AsyncQueue, InvalidInput, Queue, Retry, Worker
 from timeoutq.client.shards import open_queue
 from timeoutq.functions import App, BatchIncomplete, CallFailed, CallGone, Calls, Context
 from timeoutq.server.calls import BATCH_KEPT
@@ -293,3 +293,30 @@ def test_a_queue_over_shards_refuses_batches_of_calls(url: str, name: str) -> No
             app.batch([one.call()])
         app.close()
         queue.purge()
+
+
+def test_a_call_of_a_batch_that_has_failed_since_counts_as_failed() -> None:
+    own, is_bad, seen = App("batches"), list[bool](), list[Any]()
+
+    @own.task(key="add:{number}", retry=[])
+    def add(number: int) -> int:
+        if is_bad:
+            raise ValueError("no more")
+        return number
+
+    @own.task(retry=[1])
+    def total(ctx: Context[None]) -> None:
+        assert ctx.batch is not None
+        if ctx.attempt == 1:
+            is_bad.append(True)
+            add.delay(1)
+            raise Retry(after=60)
+        try:
+            seen.append(ctx.batch.results())
+        except BatchIncomplete as error:
+            seen.append(error.failed)
+
+    with own.test() as test:
+        own.batch([add.call(1), add.call(2)], then=total.call())
+        test.run()
+    assert seen == [1]

@@ -277,3 +277,16 @@ def test_a_call_that_expires_tells_of_it_as_one_that_fails() -> None:
         t.run()
         assert told == [("late", "expired: it was to begin by ")]
         assert t.queue().stats().counters["calls_expired"] == 1
+
+
+def test_the_time_of_a_call_that_was_due_before_it_was_put_counts_from_the_put() -> None:
+    own, ran = App("late"), list[int]()
+
+    @own.task
+    def send() -> None:
+        ran.append(1)
+
+    with own.test() as test:
+        send.options(at=test.clock.now - 60, expires=10).delay()
+        test.run()
+    assert ran == [1]

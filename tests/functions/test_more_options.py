@@ -154,6 +154,7 @@ def test_headers_are_few_texts(app: App, bad: Any, words: str) -> None:
 def test_a_worker_logs_a_line_for_each_call_that_is_done(
     queue: Queue, url: str, caplog: pytest.LogCaptureFixture, is_told: bool
 ) -> None:
+    assert not App("quiet").log_calls
     app = App(queue.name, url=url, log_calls=is_told)
     caplog.set_level(logging.INFO)
 

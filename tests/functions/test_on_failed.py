@@ -233,7 +233,7 @@ def test_on_failed_takes_a_function_of_the_app_that_takes_two_texts() -> None:
         (print, "on_failed= takes a function of App"), (tell.call("a", "b"), "on_failed= takes a function of App"),
         (App("other").named("tell"), "on_failed= takes a function of App"), (limited, "a function with limit="),
         (tell.options(after=3), "leave out after="), (tell.options(queue="low"), "leave out queue="),
-        (tell.options(id="a"), "leave out id="),
+        (tell.options(id="a"), "leave out id="), (tell.options(expires=3), "leave out expires="),
     ]  # fmt: skip
     for given, words in bad:
         with pytest.raises(InvalidInput, match=words):

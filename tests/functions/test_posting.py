@@ -224,6 +224,16 @@ def test_nobody_waits_for_what_is_not_kept(
         asyncio.run(of(result))
 
 
+def test_the_queue_of_a_call_that_was_put_elsewhere_may_be_another_than_that_of_its_function() -> None:
+    own = App("a", queues=["a", "b"])
+
+    @own.task(queue="a")
+    def send(number: int) -> int:
+        return number
+
+    assert [own.result("send:1", send, **more).queue for more in ({}, {"queue": "b"})] == ["a", "b"]
+
+
 @pytest.mark.parametrize("knows", [True, False])
 def test_a_call_that_is_done_and_keeps_no_result_is_not_called_unknown(app: App, queue: Queue, knows: bool) -> None:
     send = app.functions["tell"]

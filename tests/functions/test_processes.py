@@ -19,6 +19,7 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.rig import pool
@@ -108,7 +109,7 @@ def test_a_process_that_was_killed_while_it_was_free_is_replaced_and_no_call_fai
 @pytest.mark.usefixtures("worker")
 def test_a_call_of_a_schedule_sees_its_tick(queue: Queue, app: App) -> None:
     queue.put({"nightly": {"v": 1, "f": "speaks", "a": ["x"], "w": 1_700_000_000_500}})
-    assert app.result("nightly").wait(30) == ["speaks", "nightly", 1, True, 1_700_000_000.5, None, False]
+    assert app.result("nightly").wait(30) == ["speaks", "nightly", 1, True, 1_700_000_000.5, None, False, {}]
 
 
 @pytest.mark.usefixtures("worker")
@@ -219,8 +220,8 @@ def test_ctrl_c_and_sigterm_of_the_group_end_the_worker_alone(
 def test_what_a_call_prints_logs_and_sees(
     worker: subprocess.Popen[bytes], run: Processes, call: Callable[..., Result[Any]]
 ) -> None:
-    one = call("speaks", "héllo")
-    assert one.wait(30) == ["speaks", one.id, 1, True, None, None, False]
+    one = call("speaks", "héllo", headers={"request": "42"})
+    assert one.wait(30) == ["speaks", one.id, 1, True, None, None, False, {"request": "42"}]
     said = run.log(worker)
     assert "\nprinted héllo\n" in f"\n{said}"
     assert "WARNING logged héllo" in said
@@ -462,6 +463,22 @@ class Last(ExceptionGroup[Exception]):
 
     def __init_subclass__(cls) -> None:
         raise TypeError("none below")
+
+
+def test_an_error_of_a_class_that_the_worker_does_not_have_is_of_the_class_from_which_that_one_comes() -> None:
+    near = type("Near", (KeyError,), {"__module__": "not.imported.here"})
+    found = crossed(type("Far", (near,), {"__module__": "not.imported.here"})("x"))
+    assert isinstance(found, KeyError)
+    assert (type(found).__name__, str(found)) == ("Far", "'x'")
+
+
+def test_what_a_call_tells_after_its_end_is_not_told_of_the_next_one() -> None:
+    said = list[processes.Said]()
+    payload = json.dumps({"v": 1, "f": "keeps", "a": []}).encode()
+    place = pool.keeps.definition.place
+    assert processes._run(processes.Job(place, msgspec.Raw(payload), b"a", 1, 1), said.append).raised is None
+    pool.kept.pop().progress(2)
+    assert [one.note for one in said] == [(1, None, "")]
 
 
 def test_a_group_crosses_with_a_message_that_is_no_text_and_of_a_class_that_refuses_others() -> None:

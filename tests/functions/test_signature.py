@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 import msgspec
 import pytest
 
-from timeoutq.functions import BadArguments, BadFunction, Context
+from timeoutq.functions import App, BadArguments, BadFunction, Context
 from timeoutq.functions.signature import Arguments, Signature, returned
 
 if TYPE_CHECKING:
@@ -171,7 +171,10 @@ def test_arguments_that_python_would_refuse_are_refused_with_the_same_reason() -
 def test_nan_and_infinity_are_refused_and_do_not_become_null() -> None:
     def takes(x: Any = None, y: float | None = None, z: float = 0) -> None: ...
 
+    def only(x: float) -> None: ...
+
     for value in (float("nan"), -float("inf")):
+        assert "for 'x': Expected `float`" in refused(only, value)
         assert "'x', but would get [None]" in refused(takes, [value])
         assert "'y', but would get None" in refused(takes, y=value)
         assert "for 'z': Expected `float`" in refused(takes, z=value)
@@ -379,3 +382,10 @@ def test_the_schema_of_a_function_with_all_kinds_of_parameters() -> None:
     }
     assert schema["k"]["properties"] == {"z": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None}}
     assert schema["k"]["additionalProperties"] == {"type": "array", "items": {"type": "integer"}}
+
+
+def test_a_def_may_say_that_it_returns_a_coroutine() -> None:
+    @App("mail").task
+    def later() -> Coroutine[Any, Any, date]: ...  # type: ignore[empty-body]  # nobody calls it
+
+    assert later.definition.returns is date

@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.rig.waiting import until
 from timeoutq import AsyncQueue, Lease, Queue, Worker
-from timeoutq.functions import App, BadFunction, CallExpired, CallFailed, CallNext, Calls, Context
+from timeoutq.functions import App, BadFunction, CallExpired, CallFailed, CallNext, Calls, Context, threads
 from timeoutq.functions.running import Hands
 from timeoutq.verbs import sending
 from timeoutq.worker.processes.ledger import SharedLedger
@@ -80,6 +81,60 @@ async def test_functions_that_wait_for_each_other_all_have_a_thread_also_behind_
     calls = await app.aput([work.call(number) for number in range(500)])
     async with working(Calls(app, threads=20), jobs):
         assert [await call for call in calls] == [*range(500)]
+    await app.aclose()
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let so many threads for functions start, and no more."""
+
+    def limit(most: int) -> None:
+        started = list[threading.Thread]()
+
+        class Few(threading.Thread):
+            def start(self) -> None:
+                if len(started) == most:
+                    raise RuntimeError("can't start new thread")
+                started.append(self)
+                super().start()
+
+        monkeypatch.setattr(threads, "threading", SimpleNamespace(Thread=Few))
+
+    return limit
+
+
+async def test_where_no_more_threads_can_be_started_those_that_are_there_run_all_functions(
+    app: App, jobs: AsyncQueue, few: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    few(1)
+
+    @app.task(retry=[])
+    def work(number: int) -> int:
+        time.sleep(0.01)  # the others come meanwhile
+        return number
+
+    calls = await app.aput([work.call(number) for number in range(9)])
+    async with working(Calls(app, threads=3), jobs):
+        assert [await call for call in calls] == [*range(9)]
+    told = [one for one in caplog.messages if one.startswith("no more than 1 threads run functions here, because")]
+    assert len(told) == 1
+    assert "can't start new thread: raise `ulimit -u`" in told[0]
+    await app.aclose()
+
+
+async def test_a_call_for_which_no_thread_can_be_started_goes_back_and_no_attempt_counts(
+    app: App, jobs: AsyncQueue, queue: Queue, few: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    few(0)
+
+    @app.task(retry=[])
+    def work() -> None: ...
+
+    call = await work.adelay()
+    async with working(Calls(app, threads=3), jobs) as worker:
+        await until(lambda: queue.stats().scheduled == 1)
+        assert (worker.tally.failed, queue.inspect(call.id).failures) == (0, 0)
+    assert "no thread can be started to run functions: can't start new thread: raise `ulimit -u`" in caplog.text
     await app.aclose()
 
 

@@ -12,6 +12,7 @@ import redis
 from tests.rig.calling import failure
 from tests.rig.processes import Processes
 from tests.rig.waiting import wait_until
+from tests.worker.working import at_work, ended, until
 from timeoutq import AsyncQueue, Queue, Task, Worker
 from timeoutq.functions import App, Calls, running
 from timeoutq.testing import fake_sharded_queue
@@ -131,6 +132,29 @@ def test_why_names_the_function_and_who_has_it(queue: Queue, run: Processes, url
     for call in queue.operations.publish("w9", {"bill": (version, schema)}):
         queue.run(sending.answer(queue.talk, call))
     assert queue.why("a").message.endswith(f"; worker w9 has version {version}")
+
+
+async def test_the_hour_of_a_call_that_nobody_can_run_begins_anew_when_somebody_has_run_it(
+    queue: Queue, jobs: AsyncQueue, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "BACK_AFTER", (0.1, 0.2))
+    monkeypatch.setattr(running, "BACK_FOR", 1.0)
+    here, there = App(queue.name, url=url), App(queue.name, url=url)
+
+    @there.task(retry=[0.2, 0.2])
+    async def fails() -> None:
+        raise ValueError("no")
+
+    call = fails.delay()
+    await given_back(queue, jobs, here, call)
+    before = queue.inspect(call.id).unrun_since
+    await until(lambda: time.time() > (before or 0) + 1.1)
+    await ended(Worker(jobs, Calls(there), signals=False, max_tasks=1).run())
+    assert queue.inspect(call.id).failures == 1
+    async with at_work(Worker(jobs, Calls(here), signals=False)):
+        await until(lambda: queue.inspect(call.id).unrun_since not in (None, before) or queue.stats().failed)
+    assert queue.stats().failed == 0
+    there.close()
 
 
 @pytest.mark.breaking

@@ -36,19 +36,19 @@ BUDGETS = {
     "cli": 4390,
     "client": 3920,
     "crawlee": 485,
-    "django": 690,
-    "functions": 4980,
+    "django": 695,
+    "functions": 5050,
     "gateway": 6050,
     "lua": 4905,
     "rooms": 2950,
     "scrapy": 2370,
-    "server": 3340,
+    "server": 3350,
     "testing": 670,
     "urls": 1140,
     "verbs": 2895,
     "watch": 3660,
     "words": 2450,
-    "worker": 6240,
+    "worker": 6255,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
 

@@ -115,7 +115,9 @@ def speaks(ctx: Context[None], word: str) -> list[Any]:
     except Odd:
         log.exception("caught %s", word)
     ctx.progress(1, 2, word)
-    return [ctx.function, ctx.task, ctx.attempt, ctx.fence > 0, ctx.tick, ctx.state, ctx.cancelled]
+    return [
+        ctx.function, ctx.task, ctx.attempt, ctx.fence > 0, ctx.tick, ctx.state, ctx.cancelled, dict(ctx.headers),
+    ]  # fmt: skip
 
 
 @app.task(executor="process", max_runtime=5)
@@ -136,6 +138,15 @@ def doubles_days(ctx: Context[None], call_next: CallNext) -> Any:
 @app.task(executor="process")
 def far(ctx: Context[None], total: float) -> None:
     ctx.progress(1, total)
+
+
+kept: list[Context[None]] = []  # contexts of calls that have ended
+
+
+@app.task(executor="process")
+def keeps(ctx: Context[None]) -> None:
+    ctx.progress(1)
+    kept.append(ctx)
 
 
 @app.task(executor="process")

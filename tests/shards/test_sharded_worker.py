@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.rig.invariants import check
+from tests.rig.proxy import Fault, Proxy
 from tests.worker.working import ended, until
 from timeoutq import Ack, GiveUp, Lease, Release, Retry, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
@@ -237,3 +238,26 @@ async def test_results_go_to_the_shards_of_their_tasks_after_what_was_found_for_
     assert queue.stats().done == len(pages) - 1
     assert worker.tally.acked == len(pages) * 13
     assert len({key.split("}")[0] for key in raw.scan_iter("*:result:*")}) > 1
+
+
+async def test_ends_that_cannot_be_sent_are_told_of_all_shards(
+    url: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = list[str]()
+
+    async def handler(lease: Lease) -> None:
+        begun.append(lease.task)
+        await asyncio.sleep(60)
+
+    with ShardedQueue(name, url, shards=2) as queue:
+        queue.put(*(f"t{i}" for i in range(10)))
+    with Proxy(url) as proxy:
+        async with AsyncShardedQueue(name, proxy.url, shards=2, timeout=5, deadline=0.5) as mine:
+            worker = Worker(mine, handler, concurrency=10, signals=False, drain_deadline=0)
+            running = asyncio.create_task(worker.run())
+            await until(lambda: len(begun) == 10)
+            proxy.arm(Fault.HALF_OPEN, b"", times=None)
+            worker.stop()
+            await ended(running)
+    (line,) = [message for message in caplog.messages if "could not end" in message]
+    assert "could not end 10 leases: " in line

@@ -101,6 +101,14 @@ RETURNED: dict[str, tuple[Callable[[Lease], Any], str]] = {
     "Ack of ids that are no text": (lambda lease: Ack(put=[1, 2]), "a task id is str or bytes, not int"),  # type: ignore[list-item]  # that is the point
     "Ack of links that raise while they are gone through": (lambda lease: Ack(put=broken_links()), "the page is cut"),
     "Ack with a payload and without again_in": (lambda lease: Ack(payload=1), "payload= needs again_in="),
+    "Ack with again_in and a result": (
+        lambda lease: Ack(again_in=5, result=b"1"),
+        "result= and again_in= exclude each",
+    ),
+    "Ack with again_in and keep_id": (
+        lambda lease: Ack(again_in=5, keep_id=False),
+        "keep_id=False and again_in= exclude",
+    ),
     "Release with a negative delay": (lambda lease: Release(delay=-1), "delay must be a finite number"),
     "Retry after a negative time": (lambda lease: Retry(after=-1), "must be a finite number of seconds"),
 }

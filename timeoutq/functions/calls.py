@@ -436,7 +436,8 @@ class Program:
         told = shown(next)
         if not isinstance(next, TaskFunction) or next.home is not self:
             raise InvalidInput(f"on_failed= takes a function of {self!r}, not {told}")
-        next.chosen.refuse(_NOT_THEN, f"{next.name}() is put into the queue of the call that has failed, at once")
+        why = f"{next.name}() is put into the queue of the call that has failed, at once, and never expires"
+        next.chosen.refuse((*_NOT_THEN, "expires"), why)
         if next.settings.limit is not None:
             raise InvalidInput(f"on_failed={next.name} cannot be: a function with limit= is not put when a call fails")
         next.signature.encode(("id", "error"), {})

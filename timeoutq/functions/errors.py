@@ -51,9 +51,9 @@ class UnknownFunction(_WithFields, LookupError):
 
 
 class NoProcess(_WithFields):
-    """No pool process begins now: the machine has no file handle, no process, no memory or no time left for it."""
+    """No pool process, or no thread, begins now: the machine has no file handle, process, memory or time for it."""
 
-    function: str = ""  # the name of the function
+    function: str = ""  # the name of the function; empty if no thread begins
 
 
 class UnknownSecret(TimeoutqError):

@@ -69,7 +69,7 @@ class Job(msgspec.Struct):
 class Raised(msgspec.Struct):
     """What a function has raised."""
 
-    place: tuple[str, str]  # the module and the name of the class
+    places: list[tuple[str, str]]  # the module and the name of the class, and of those that it comes of
     words: str  # of an exception group: its message
     inside: list[Raised] = []  # of an exception group: what is in it
     trace: str = ""
@@ -298,22 +298,26 @@ def _rebuilt(said: Raised) -> BaseException:
     else:
         of: Any = ExceptionGroup if said.inside else Exception
         inside = [list(map(_rebuilt, said.inside))] if said.inside else []
-        kind = _class(*said.place, of)
+        kind = _class(tuple(said.places), of)
         try:
             made = kind.__new__(kind, said.words, *inside)
         except Exception:  # the class may want anything
-            made = _class("", said.place[1], of)(said.words, *inside)
+            made = _class((("", said.places[0][1]),), of)(said.words, *inside)
     cast("Any", made).told_trace = said.trace.encode()
     return Hopeless(cast("Any", made)) if said.hopeless else made
 
 
 @lru_cache(maxsize=256)
-def _class(module: str, name: str, of: type[Exception]) -> type[Exception]:
-    """Give a class under this name: of the class of this name, if the worker has it, or of `Exception` or a group."""
-    base: Any = of
-    with suppress(Exception):
-        found = attrgetter(name)(sys.modules[module])
-        base = found if issubclass(found, of) else base
+def _class(places: tuple[tuple[str, str], ...], of: type[Exception]) -> type[Exception]:
+    """Give a class under the first of these names: of the first one that the worker has, or `Exception` or a group."""
+    base = of
+    for where, what in places:
+        with suppress(Exception):
+            found = attrgetter(what)(sys.modules[where])
+            if issubclass(found, of):
+                base = found
+                break
+    module, name = places[0]
     short, words = name.rpartition(".")[2], {"__str__": _first_argument, "__module__": module}
     try:
         return type(short, (base,), words)
@@ -419,16 +423,19 @@ class _Notes:
 
     def __init__(self, say: Callable[[Said], None]) -> None:
         self._say = say
+        self.is_closed = False  # a thread that the function has left behind may still tell something
 
     def note(self, done: float, total: float | None, text: str) -> None:
         amount(done, "done")
         if total is not None:
             amount(total, "total")
         arguments.reason(text)
-        self._say(Said(note=(done, total, text)))
+        if not self.is_closed:
+            self._say(Said(note=(done, total, text)))
 
 
 def _run(job: Job, say: Callable[[Said], None]) -> Said:
+    notes: Any = _Notes(say)
     try:
         module, app, name = job.place
         _import(module)
@@ -439,7 +446,6 @@ def _run(job: Job, say: Callable[[Said], None]) -> Said:
                 f"function of App({app!r}): decorate it there"
             )
         opened = function.home.open(bytes(job.payload), "", job.task, Secrets())
-        notes: Any = _Notes(say)
         headers = opened.options.headers or {}
         context = Context(name, text(job.task), job.attempt, job.fence, None, job.tick, None, notes, headers)
         args = opened.args if opened.definition.signature.context is None else (context, *opened.args)
@@ -451,6 +457,8 @@ def _run(job: Job, say: Callable[[Said], None]) -> Said:
         return Said(value=msgspec.Raw(outcomes.encode(value, opened.definition.returns)))
     except BaseException as error:  # whatever a function raises is the end of its call
         return Said(raised=_raised(error))
+    finally:
+        notes.is_closed = True
 
 
 def _raised(error: BaseException) -> Raised:
@@ -469,13 +477,13 @@ def _raised(error: BaseException) -> Raised:
 
 def _described(error: BaseException, depth: int = 1) -> Raised:
     kind = type(error)
-    place = (str(kind.__module__), _clean(kind.__qualname__))
+    places = [(str(one.__module__), _clean(one.__qualname__)) for one in kind.__mro__]
     if not arguments.is_group(error):
-        return Raised(place, arguments.error_words(error).removeprefix(kind.__name__).removeprefix(": "))
+        return Raised(places, arguments.error_words(error).removeprefix(kind.__name__).removeprefix(": "))
     group: Any = error
     # deeper than any text tells, groups are left out: they may hold each other in many ways
     inside = members(group) if depth > arguments.DEEPEST + 1 else group.exceptions
-    return Raised(place, _clean(group.message), [_described(one, depth + 1) for one in inside])
+    return Raised(places, _clean(group.message), [_described(one, depth + 1) for one in inside])
 
 
 def _crossing(value: Any) -> Any:

@@ -77,6 +77,7 @@ class Calls(Serves):
     new_threads: Callable[[str, Callable[[str], None]], Threads] = Threads
     """Makes what carries out functions that are a plain `def`."""
     in_processes = True  # whether those with `executor="process"` have processes; else they have threads, too
+    processes: Any = None  # the module of pool processes, if a function needs any
 
     def __init__(self, app: Program, *, threads: int | None = None) -> None:
         """Prepare; `threads` is how many functions that are a plain `def` run at once (None: as the app says)."""
@@ -102,6 +103,11 @@ class Calls(Serves):
                 "module that holds them, or import it where the app is", place.name, self.app,
                 fields={"queue": place.name},
             )  # fmt: skip
+        need = any(one.settings.executor == "process" for one in self.app.functions.values())
+        if sys.platform != "win32" and self.in_processes and need:
+            from timeoutq.functions import processes  # now: later, the worker may have too many open files
+
+            self.processes = processes
         place.publish({name: one.version for name, one in self.app.functions.items()})
         place.declare(declaring(self.app, place.name, place.queue.flows))
         return traced(CallRunner(self, place).run, place.name)
@@ -137,12 +143,9 @@ class Hands:
         self.processes: Processes | None = None
         # pool processes that start at the same time: more than there are processors would all begin late
         self._starting = asyncio.Semaphore(os.cpu_count() or 1)
-        need = any(one.settings.executor == "process" for one in calls.app.functions.values())
-        if sys.platform != "win32" and calls.in_processes and need:
-            from timeoutq.functions.processes import Processes
-
-            self.processes = Processes()
-            place.at_end(self.processes.close)
+        if calls.processes is not None:
+            made = self.processes = calls.processes.Processes()
+            place.at_end(made.close)
 
     async def hold(self, processes: Processes, task: str, definition: Definition) -> Hold:
         """Give the hold on a process that is ready."""
@@ -243,15 +246,14 @@ class CallRunner:
             self._place.wait(lease)
             has_thread = await hands.free.acquire()
             if hands.processes is not None and opened.definition.settings.executor == "process":
-                try:
-                    hold = await hands.hold(hands.processes, lease.task, opened.definition)
-                except NoProcess as error:
-                    return self._unrun(error)
+                hold = await hands.hold(hands.processes, lease.task, opened.definition)
             self._place.begin(lease)
             if record := self._place.records.get(lease.key):
                 self._place.records[lease.key] = time.monotonic(), *record[1:]  # it begins only now
             call = partial(self._in_thread, hands.threads, hold, lease)
             return self._late(lease, opened) or await self._within_runtime(lease, opened, call)
+        except NoProcess as error:
+            return self._unrun(error)
         finally:
             if hold is not None:
                 hold.leave()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +13,11 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
+from timeoutq.functions.errors import NoProcess
+from timeoutq.words import telling
 from timeoutq.worker import forks
+
+log = logging.getLogger(__name__)
 
 PATIENCE = 5.0  # seconds that a function may go on after it was to end; then its thread hangs
 
@@ -47,16 +52,18 @@ class Threads:
         self._bell: SimpleQueue[bool] = SimpleQueue()  # True has a thread look for calls, False ends it
         self._rung = False  # whether a thread is to look that has not come yet
         self._done: deque[Threaded] = deque()
-        self._told = self._closed = False
+        self._told = self._closed = self._short = False
         self._threads: int = 0
         self._busy: int = 0
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:
-        """Call a function in a thread, with the caller's context; give what it returns, or raise what it raises."""
+        """Call a function in a thread, with the caller's context; give what it returns, or raise what it raises.
+
+        Raises `NoProcess` if there is no thread, and none can be started.
+        """
         one = Threaded(task, call, copy_context(), self._loop.create_future())
-        if self._busy == self._threads:
-            threading.Thread(target=self._live, name=f"{self._name}-{self._threads}", daemon=True).start()
-            self._threads += 1
+        if self._busy >= self._threads:
+            self._start()
         self._busy += 1
         self._waiting.append(one)
         self._ring()
@@ -68,6 +75,20 @@ class Threads:
         if one.error is not None:
             raise one.error
         return one.value
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._live, name=f"{self._name}-{self._threads}", daemon=True).start()
+        except RuntimeError as error:
+            cure = "raise `ulimit -u` or the pids limit of the container, or lower --threads"
+            if not self._threads:
+                raise NoProcess(f"no thread can be started to run functions: {error}: {cure}") from None
+            if not self._short:
+                self._short = True
+                words = "no more than %d threads run functions here, because another cannot be started: %s: %s"
+                telling.say(log, logging.WARNING, words, self._threads, error, cure)
+        else:
+            self._threads += 1
 
     def close(self) -> None:
         """End the threads that are free; those at work end with the process."""
@@ -99,8 +120,8 @@ class Threads:
     def _live(self) -> None:
         """Run calls. To wake a thread, or the event loop, costs more than a quick call.
 
-        So a thread wakes one other while more calls wait, and whoever finds none waiting tells the loop what has ended:
-        a thread that goes on with a slow call has woken one that tells.
+        So a thread wakes one other while more calls wait, and tells the loop what has ended when none waits: before it
+        runs the last one. If it goes on with a slow call earlier, the thread that it has woken does all this.
         """
         while self._bell.get():
             self._rung = False
@@ -111,6 +132,8 @@ class Threads:
                     break
                 if self._waiting:
                     self._ring()
+                else:
+                    self._tell()
                 try:
                     one.value = one.context.run(one.call)
                 except BaseException as error:  # whatever a function raises is the end of its call
@@ -119,7 +142,10 @@ class Threads:
                     forks.leave(one.task, one.error)
                 self._done.append(one)
                 del one
-            if self._done and not self._told:
-                self._told = True
-                with suppress(RuntimeError):  # the loop is closed already
-                    self._loop.call_soon_threadsafe(self._collect)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._done and not self._told:
+            self._told = True
+            with suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._collect)
