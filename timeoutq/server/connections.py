@@ -493,8 +493,10 @@ class AsyncConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Close it at once, also if a copy of this process has it, too; bytes that have not left are thrown away."""
         if not self._ended.done():  # a transport that has ended has no loop any more
-            with suppress(OSError):  # it is closed already
-                self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+            plug = self._transport.get_extra_info("socket")
+            if plug is not None:  # a loop of another kind may have none
+                with suppress(OSError):  # it is closed already
+                    plug.shutdown(socket.SHUT_RDWR)
             self._transport.abort()
 
     async def close(self) -> None:
