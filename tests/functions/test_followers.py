@@ -132,7 +132,9 @@ async def test_a_function_that_has_returned_has_not_failed_when_its_max_runtime_
     await asyncio.to_thread(wait_until, lambda: counters(url, names[0]).get("expired") == 1, 20)
     room()
     tally = await working
-    assert (tally.failed, chain.wait(10), shop.runs) == (0, "2 USD", ["charge 1", "charge 1", "bill 2"])
+    assert (tally.failed, chain.wait(10), shop.runs.count("charge 1")) == (0, "2 USD", 2)
+    # a server that was silent may put the call that follows twice: it runs twice if the first has ended by then
+    assert shop.runs.count("bill 2") in ((1,) if trouble == "full" else (1, 2))
 
 
 async def test_what_follows_runs_once_though_the_server_put_it_and_the_reply_was_lost(
