@@ -24,6 +24,7 @@ INTERNET = (socket.AF_INET, socket.AF_INET6)
 _looking: dict[tuple[int, str, int], Future[Addresses]] = {}
 """Lookups in progress, by process id, host and port. Callers that want the same name share one lookup."""
 _of_loops: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+"""The sockets of all event loops of this process."""
 
 
 def at_once(steps: Coroutine[Any, Any, T]) -> T:
