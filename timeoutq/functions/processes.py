@@ -179,7 +179,6 @@ class Hold:
         self._lock = threading.Lock()
         self._works = self._killed = self._left = False
         self._stopped = False  # whether it was killed because nobody waits for the call any more
-        self._spoilt = False  # whether the process cannot be used again
 
     @property
     def is_ready(self) -> bool:
@@ -188,7 +187,6 @@ class Hold:
 
     def begin(self) -> None:
         """Start a process, and wait until it is ready; blocks. Raises `NoProcess` if there is none."""
-        self._spoilt = True
         with self._working():
             (module, _, _), name = self._definition.place, self._definition.name
             try:
@@ -207,7 +205,6 @@ class Hold:
                 )  # fmt: skip
             said = _hear(made, None)
         _value(said)
-        self._spoilt = False
 
     def run(self, payload: bytes, context: Context[Any], opened: Opened) -> Any:
         """Run a call in the process; give what the function returns, or raise what it raises; blocks."""
@@ -265,7 +262,7 @@ class Hold:
     def _settle(self) -> None:
         if not self._left or self._works or self._process is None:
             return
-        if self._killed or self._spoilt or self._pool.closed:
+        if self._killed or self._pool.closed:
             self._process.end()
         else:
             self._pool.free.append(self._process)
