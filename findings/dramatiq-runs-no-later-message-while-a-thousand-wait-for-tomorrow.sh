@@ -3,9 +3,9 @@
 #
 # Messages are sent with a delay: a thousand that are due tomorrow, and then one that is due in a second. One would guess
 # that the last one runs in a second. But a worker takes delayed messages out of the server in the order in which they
-# were sent, keeps them in its memory until they are due, and takes at most a thousand for each thread. With a thousand
-# for tomorrow it takes no more, so the one message waits until tomorrow, without a word in the log. A retry is such a
-# message, too. With 900 for tomorrow it runs at once. A worker with more threads gets as far with as many more.
+# were sent, keeps them in its memory until they are due, and takes at most a thousand for its thread. With a thousand
+# for tomorrow it takes no more, so the one message waits until tomorrow, without a word in the log. With 900 for
+# tomorrow it runs when it is due.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
