@@ -122,6 +122,38 @@ async def test_where_no_more_threads_can_be_started_those_that_are_there_run_all
     await app.aclose()
 
 
+async def test_a_call_that_has_waited_for_a_thread_beyond_its_time_never_begins(
+    app: App, jobs: AsyncQueue, queue: Queue, few: Callable[[int], None]
+) -> None:
+    few(1)
+    goes_on, begun = threading.Event(), list[str]()
+
+    @app.task(retry=[])
+    def hold() -> None:
+        begun.append("hold")
+        goes_on.wait(30)
+
+    @app.task(retry=[], max_runtime=0.1)
+    def work() -> None:
+        begun.append("work")
+
+    @app.task(retry=[])
+    def last() -> None:
+        begun.append("last")
+
+    async with working(Calls(app, threads=3), jobs) as worker:
+        await hold.adelay()
+        await until(lambda: begun == ["hold"])
+        await work.adelay()
+        await until(lambda: worker.tally.failed == 1)
+        await last.adelay()
+        goes_on.set()
+        await until(lambda: worker.tally.acked == 2)
+    assert begun == ["hold", "last"]
+    assert queue.stats().failed == 1
+    await app.aclose()
+
+
 async def test_a_call_for_which_no_thread_can_be_started_goes_back_and_no_attempt_counts(
     app: App, jobs: AsyncQueue, queue: Queue, few: Callable[[int], None], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -135,7 +135,8 @@ class Threads:
                 else:
                     self._tell()
                 try:
-                    one.value = one.context.run(one.call)
+                    if not one.over.done():  # else nobody waits for it any more
+                        one.value = one.context.run(one.call)
                 except BaseException as error:  # whatever a function raises is the end of its call
                     one.error = error
                 if forks.generation != self._generation:
