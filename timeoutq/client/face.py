@@ -21,6 +21,8 @@ from timeoutq.verbs.division import Division
 from timeoutq.verbs.operations import Operations
 from timeoutq.verbs.sending import Flow, ServerClock, Talk, Terms
 from timeoutq.words import arguments
+from timeoutq.words.arguments import shown
+from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Politeness
 from timeoutq.words.retry import Retries, RetryPolicy
 
@@ -190,6 +192,8 @@ class Face:
 
     def name_as(self, other: Face) -> None:
         """Take the name of another client; the two count their calls together, so that no two calls have one id."""
+        if not isinstance(other, Face):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
+            raise InvalidInput(f"name_as() takes a client of a queue, not {shown(other)}")
         self.worker, self._numbers = other.worker, other._numbers
 
     def token(self) -> bytes:

@@ -217,7 +217,7 @@ NOTED = (*HAPPENED, "todos", "scheduled", "in_progress", "done", "failed", "wait
 
 def by_word(by: str) -> str:
     """Check which periods a history is of."""
-    if by not in LENGTHS:
+    if by not in tuple(LENGTHS):  # which may be anything
         raise InvalidInput(f'by= is "minute" or "hour", not {arguments.shown(by)}')
     return by
 
