@@ -48,7 +48,7 @@ BUDGETS = {
     "verbs": 2895,
     "watch": 3660,
     "words": 2450,
-    "worker": 6255,
+    "worker": 6265,
 }
 """How many lines of code, Lua, templates and text a folder may have, with everything in it but the pages of `help`."""
 

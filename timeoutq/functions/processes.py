@@ -93,13 +93,8 @@ _ENCODER, _JOBS, _SAID = msgspec.json.Encoder(), msgspec.json.Decoder(Job), msgs
 # ---- in the worker
 
 
-def _cut_off() -> None:
-    """Take the lifelines from a copy of the worker, which may live on when the worker has been killed."""
-    for number in tuple(_lifelines):
-        _let_go(number)
-
-
-os.register_at_fork(after_in_child=_cut_off)
+# a copy of the worker may live on when the worker has been killed
+os.register_at_fork(after_in_child=partial(forks.lead_nowhere, _lifelines))
 
 
 class _Process:
@@ -337,7 +332,8 @@ def serve(number: int, level: int, module: str) -> None:
     _end_with_worker()
     wire, lock = Connection(number), threading.Lock()
     os.set_inheritable(number, False)
-    os.register_at_fork(after_in_child=partial(_let_go, number))
+    # a copy that a function forks has no part in the calls
+    os.register_at_fork(after_in_child=partial(forks.lead_nowhere, [number]))
 
     def say(said: Said) -> None:
         data = _ENCODER.encode(said)
@@ -364,13 +360,6 @@ def _import(module: str) -> None:
         forks.importing = ""
 
 
-def _let_go(number: int) -> None:
-    """Take a pipe from a copy of this process that a function has forked: the copy has no part in the calls."""
-    empty = os.open(os.devnull, os.O_RDWR)
-    os.dup2(empty, number)
-    os.close(empty)
-
-
 def _heard(pool: int, number: int, frame: object) -> None:
     """Do nothing in the pool process, for its worker decides; end a copy that a function has forked."""
     if os.getpid() != pool:
@@ -386,9 +375,7 @@ def _end_with_worker() -> None:
     Where the system cannot (SIGIO ends no process on macOS), the process ends with its call.
     """
     lifeline = os.dup(0)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, 0)
-    os.close(empty)
+    forks.lead_nowhere([0])
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([lifeline], [], [], 0)[0]:  # it has closed already

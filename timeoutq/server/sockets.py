@@ -24,7 +24,6 @@ INTERNET = (socket.AF_INET, socket.AF_INET6)
 _looking: dict[tuple[int, str, int], Future[Addresses]] = {}
 """Lookups in progress, by process id, host and port. Callers that want the same name share one lookup."""
 _of_loops: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-"""The sockets of all event loops of this process."""
 
 
 def at_once(steps: Coroutine[Any, Any, T]) -> T:
@@ -97,16 +96,9 @@ async def async_connect(addresses: Addresses, until: float) -> socket.socket:
     return await _connect(addresses, lambda: until - loop.time(), reach)
 
 
-def leave_to_parent() -> None:
-    """In a copy of this process, which has no part in its event loops: let go of their sockets.
-
-    When the parent is killed, the server is to see that nobody has them any more.
-    """
-    empty = os.open(os.devnull, os.O_RDWR)
-    for plug in list(_of_loops):
-        if plug.fileno() >= 0:
-            os.dup2(empty, plug.fileno())
-    os.close(empty)
+def of_loops() -> list[int]:
+    """Give the descriptors of the sockets of all event loops of this process."""
+    return [number for number in map(socket.socket.fileno, list(_of_loops)) if number >= 0]
 
 
 async def _connect(

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -62,13 +62,23 @@ def _let_signals_come() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+def lead_nowhere(numbers: Iterable[int]) -> None:
+    """Have these descriptors lead nowhere: reading finds the end at once, and what is written is gone."""
+    empty = os.open(os.devnull, os.O_RDWR)
+    for number in numbers:
+        os.dup2(empty, number)
+    os.close(empty)
+
+
 def _be_copy() -> None:
     global generation  # one number for the whole process
     if _loops:
         generation += 1
         # a signal to the copy must not arrive in the parent, which listens at the other end of the same socket
         signal.set_wakeup_fd(-1)
-        sockets.leave_to_parent()
+        lead_nowhere(
+            sockets.of_loops()
+        )  # when the parent is killed, the server is to see that nobody has them any more
         for number in _HELD:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

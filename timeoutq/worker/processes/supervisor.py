@@ -21,6 +21,7 @@ from timeoutq.words import exit_codes, telling, tracebacks
 from timeoutq.words.arguments import error_words
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Answer, Lease
+from timeoutq.worker import forks
 from timeoutq.worker.health import Verdict, judge_all
 from timeoutq.worker.processes.ledger import Left, SharedLedger
 from timeoutq.worker.processes.process import Orders, crash, reporting, run_worker
@@ -230,9 +231,7 @@ class _Supervisor:
             os.setpgid(0, 0)  # Ctrl-C in a terminal reaches the parent alone
             if sys.__stdin__ is not None:  # else descriptor 0 was closed at our start, and may be another file now
                 # the system would stop a background process that reads from its terminal
-                empty = os.open(os.devnull, os.O_RDONLY)
-                os.dup2(empty, 0)
-                os.close(empty)
+                forks.lead_nowhere([0])
             orders = Orders(reading)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             sheet = None if self._job.health is None else ledger.sheet
