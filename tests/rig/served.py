@@ -53,8 +53,14 @@ class Served(WebProcess):
 
     @property
     def connections(self) -> int:
+        return len(self.unread)
+
+    @property
+    def unread(self) -> list[int]:
+        """For each open connection, how many bytes have arrived that the gateway has not read."""
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        return sum(words[1].endswith(f":{self.port:04X}") and words[3] == "01" for words in lines)
+        mine = [words for words in lines if words[1].endswith(f":{self.port:04X}") and words[3] == "01"]
+        return [int(words[4].split(":")[1], 16) for words in mine]
 
     def open(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
