@@ -39,7 +39,7 @@ BUDGETS = {
     "django": 695,
     "functions": 5050,
     "gateway": 6050,
-    "lua": 4905,
+    "lua": 4915,
     "rooms": 2950,
     "scrapy": 2370,
     "server": 3355,

@@ -110,7 +110,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {3: "6d43cb6da4a18f2bdd8a3df0b3eddc4e3c97613f209c222e46fe85fda7c20d9e"}
+REVISIONS = {4: "32e6fbfa86eca0219834fd89d2554ecee82fdedfde6a37aaafe489dbced0a459"}
 """The digest of the text of each revision."""
 
 

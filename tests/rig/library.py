@@ -153,7 +153,8 @@ def canonical(verb: str, reply: Any) -> Any:
         settings = [pair for pair in pairs(reply[10]) if pair[0] != b"run_id"]
         return [*reply[:9], pairs(reply[9]), settings, *reply[11:14], [pairs(one) for one in reply[14]]]
     if verb == "repair":
-        return [*reply[:2], pairs(reply[2:])]
+        # how many entries a scan shows twice while a set grows is up to the server, by the seed of its hashes
+        return [reply[0], pairs(reply[2:])]
     if verb == "drained":
         return [*reply[:2], *(pairs(found) for found in reply[2:])]
     if verb == "batches" and len(reply) > 2 and isinstance(reply[1], int):

@@ -20,16 +20,10 @@ do
 
   -- move: ids[i] where which[i] go to another set, or nowhere; gives those that were there; which[i] says so afterwards
   local function move(from, into, ids, which)
-    local moved = {}
     for i = 1, #ids do
-      if which[i] then
-        if (into and quiet('SMOVE', from, into, ids[i]) or not into and quiet('SREM', from, ids[i])) == 1 then
-          moved[#moved + 1] = ids[i]
-        else
-          which[i] = false
-        end
-      end
+      which[i] = which[i] and (into and quiet('SMOVE', from, into, ids[i]) or not into and quiet('SREM', from, ids[i])) == 1
     end
+    local moved = chosen(ids, which)
     if logging then events.moved(moved, from, into) end
     if not into then priority.forget(moved) end
     return moved
@@ -53,7 +47,8 @@ do
       if lasts[i] then rows[#rows + 1], rows[#rows + 2] = now + tonumber(spans[i]), ids[i] end
     end
     lasting.keep(rows) -- goes before the tasks: one that is done without its time would block its id for ever
-    local ended = move(from, key.done, ids, lasts)
+    local ended = {}
+    for _, id in ipairs(move(from, key.done, ids, lasts)) do ended[#ended + 1] = id end
     for _, id in ipairs(done.finish(from, ids, kept)) do ended[#ended + 1] = id end
     for _, id in ipairs(move(from, nil, ids, gone)) do ended[#ended + 1] = id end
     for i = 1, #ids do which[i] = lasts[i] or kept[i] or gone[i] end

@@ -6,10 +6,11 @@
 
 -- marks_of: who has marked these tasks; by: who cancels them, false for a task that is to run once more
 function cancel.marks_of(ids)
-  return has('cancel') and call('HMGET', key.cancels, unpack(ids)) or {}
+  return has('cancel') and call('HMGET', key.cancels, unpack(ids)) or none
 end
 
 function cancel.by(ids)
+  if not has('cancel') then return {} end
   local by = cancel.marks_of(ids)
   local marks = next(by) and rerun.marks_of(ids)
   for i = 1, #by do by[i] = not marks[i] and by[i] end

@@ -5,8 +5,9 @@
 do
   -- read: the leases of a call, args[first..] = count, runs of: token, length, id * length; gives also where they end
   function leases.read(first)
-    local ids, tokens = {}, {}
     local count, at = tonumber(args[first]), first + 1
+    if count == 1 then return {args[at + 2]}, {args[at]}, at + 3 end
+    local ids, tokens = {}, {}
     while #ids < count do
       local token, last = args[at], at + 1 + tonumber(args[at + 1])
       for i = at + 2, last do
@@ -19,9 +20,10 @@ do
 
   -- mine: which of the ids are still leased to their tokens; late is not lost while nobody took the task back
   function leases.mine(ids, tokens)
-    local held, yes = call('HMGET', key.owners, unpack(ids)), {}
-    for i = 1, #ids do yes[i] = held[i] == tokens[i] end
-    return yes
+    if #ids == 1 then return {call('HGET', key.owners, ids[1]) == tokens[1]} end
+    local held = call('HMGET', key.owners, unpack(ids))
+    for i = 1, #ids do held[i] = held[i] == tokens[i] end
+    return held
   end
 
   function leases.locks_of(ids)
@@ -32,28 +34,28 @@ do
     return locks
   end
 
-  -- set: set keys for a time, ms: in one command, if the server has MSETEX (Valkey 9.1, Redis 8.4) and the user may
+  -- set: set keys to values, or all to one value, for a time, ms: in one command, if the server has MSETEX (Valkey 9.1, Redis 8.4) and the user may
   -- call it, or one by one. Those that `are_old` are there, unless they have run out. `several`: has the server MSETEX?
   -- nil: not asked
   local several
   function leases.set(names, values, ms, are_old)
-    local allowed = false
+    local allowed, one = false, type(values) == 'string' and values
     if #names > 2 and several ~= false then
-      several, allowed = pcall(may, 'MSETEX', 1, names[1], values[1])
+      several, allowed = pcall(may, 'MSETEX', 1, names[1], one or values[1])
     end
     if not (several and allowed) then
       for i = 1, #names do
-        if not are_old or quiet('PEXPIRE', names[i], ms) == 0 then quiet('PSETEX', names[i], ms, values[i]) end
+        if not are_old or quiet('PEXPIRE', names[i], ms) == 0 then quiet('PSETEX', names[i], ms, one or values[i]) end
       end
       return
     end
     local words = {#names}
-    for i = 1, #names do words[2 * i], words[2 * i + 1] = names[i], values[i] end
+    for i = 1, #names do words[2 * i], words[2 * i + 1] = names[i], one or values[i] end
     words[#words + 1], words[#words + 2] = 'PX', ms
     quiet('MSETEX', unpack(words))
   end
 
-  -- lock: set the locks of tasks for a time, ms
+  -- lock: set the locks of tasks to their tokens, or to one token, for a time, ms
   function leases.lock(ids, tokens, ms, are_old)
     leases.set(leases.locks_of(ids), tokens, ms, are_old)
   end

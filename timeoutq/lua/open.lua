@@ -61,6 +61,7 @@ end
 
 -- alike: words that give these ids the same score or value: score id score id; or, for a hash, id value id value
 local function alike(ids, value, of_hash)
+  if #ids == 1 then return of_hash and {ids[1], value} or {value, ids[1]} end
   local words = {}
   for i = 1, #ids do
     words[2 * i - 1], words[2 * i] = of_hash and ids[i] or value, of_hash and value or ids[i]
@@ -68,13 +69,18 @@ local function alike(ids, value, of_hash)
   return words
 end
 
--- chosen: those of the ids where which[i] is true
+-- chosen: those of the ids where which[i] is true; the list itself, if these are all
 local function chosen(ids, which)
-  local found = {}
   for i = 1, #ids do
-    if which[i] then found[#found + 1] = ids[i] end
+    if not which[i] then
+      local found = {unpack(ids, 1, i - 1)}
+      for at = i + 1, #ids do
+        if which[at] then found[#found + 1] = ids[at] end
+      end
+      return found
+    end
   end
-  return found
+  return ids
 end
 
 -- every_other: the first, third, fifth … of these words
@@ -109,7 +115,7 @@ local of_queue = {__index = function(names, name)
   names[name] = names.prefix_ .. name
   return names[name]
 end}
-local no_words = {}
+local none = {} -- a list for whoever needs an empty one to read; nobody writes into it
 local text_of_words, words_of_text -- the last `uses` that had any words, and these
 
 -- named: the name of a key whose last word is worked out, such as host:NAME
@@ -135,7 +141,7 @@ local function begin(meta, words, reads)
   schema, uses = setting[1], setting[2]
   if schema and schema ~= '3' then return {err = 'SCHEMA the queue has schema ' .. schema} end
   failures.begin()
-  using, call, logging, waiting, polite, compact, ready, done = no_words, quiet, false, nil, false, false, plain, by_id
+  using, call, logging, waiting, polite, compact, ready, done = none, quiet, false, nil, false, false, plain, by_id
   if uses then
     if uses ~= text_of_words then text_of_words, words_of_text = uses, capabilities(uses) end
     using = words_of_text

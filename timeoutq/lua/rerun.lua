@@ -40,6 +40,7 @@ do
   -- run_again: the run of ids[i] where which[i] has ended. A marked task is ready again, with a clean record:
   -- which[i] is false then, over[i] true. Gives the tasks that are ready again, and their hosts
   function rerun.run_again(ids, which, over)
+    if not has('rerun') then return none, none end
     local marks, moved, moved_names = rerun.marks_of(ids), {}, {}
     for i = 1, #ids do marks[i] = which[i] and marks[i] end
     local anew = chosen(ids, marks)

@@ -13,11 +13,13 @@
 --   blocks=numbers     the same, each word a whole number        given.blocks[i] is the word of this number
 -- sections(at, takes) reads those that begin at the word args[at]; `takes` are those that the verb takes. If a section
 -- is unknown or cannot be read, the second value is an error: the verb replies with the error and writes nothing.
+local function is_number(word)
+  return string.find(word, '^%d+$') and #word <= 15
+end
+
 local function sections(at, takes)
+  if not args[at] then return none end
   local given = {}
-  local function is_number(word)
-    return string.find(word, '^%d+$') and #word <= 15
-  end
   while args[at] do
     local name, count = args[at], tonumber(args[at + 1])
     local form = string.find(name, '^[%l_]+$') and string.match(takes, ' ' .. name .. '=(%w+)')

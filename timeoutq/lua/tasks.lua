@@ -131,6 +131,7 @@ do
 
   -- cannot: what is wrong with the sections of a call that brings these tasks, as an error; else nil and the priorities
   function tasks.cannot(ids, given)
+    if given == none then return nil end
     local priorities, unfit = priority.of(ids, given)
     return unfit or lasting.cannot(given.unique), priorities
   end
@@ -181,6 +182,7 @@ do
   -- read: words at.. = count, id * count; gives the ids, and where they end
   function tasks.read(at)
     local count = tonumber(args[at])
+    if count == 1 then return {args[at + 1]}, at + 2 end
     return {unpack(args, at + 1, at + count)}, at + count + 1
   end
 

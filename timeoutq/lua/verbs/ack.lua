@@ -18,20 +18,21 @@ verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true, reads = {'schema', '
   local unfit, priorities
   if given.put then unfit, priorities = tasks.cannot(given.put, given) end
   if unfit then return unfit end
-  local again_ms, bare, fresh, stopped = tonumber(given.again or -1), given.bare or {}, nil, {}
+  local again_ms, bare, fresh, stopped = tonumber(given.again or -1), given.bare or none, nil, none
   local spans, stays = again_ms < 0 and given['until'] or nil, nil
   -- a fingerprint cannot be forgotten after a time, but neither this ack nor the others of the call are refused for
   -- that: it stays
   if compact then spans, stays = nil, spans end
   local recorded = call('EXISTS', key.payload, key.attempts, key.crashes, key.errors, key.releases, key.groups) > 0
-  local yes, runs = leases.mine(ids, tokens), {}
+  local yes, runs = leases.mine(ids, tokens), none
   if given.put or again_ms >= 0 or given.results or spans then
     local held = call('SMISMEMBER', key.in_progress, unpack(ids))
+    runs = {}
     for i = 1, #ids do runs[i] = yes[i] and held[i] == 1 end
   end
 
   -- a lease ends only after its outcome is written: so a call that is refused half-way loses nothing
-  local found = runs[1] and given.put or {}
+  local found = runs[1] and given.put or none
   -- a task that has itself run once more is marked like any other, before its run ends. One that puts itself while done
   -- tasks leave no id can be put only after its run has ended; until then the lease keeps the task alive
   local once_more = given.rerun and rerun.is_among(ids[1], found, given.rerun)

@@ -13,7 +13,7 @@ do
   -- nil. Also gives whether an earlier part has found some
   local function taken_before(token, age, lease_ms, place)
     local took, from, last = string.match(place or '', '^(%d) (%S+) (.*)$')
-    if age == 0 and not from then return {} end
+    if age == 0 and not from then return none end
     -- those after the last lease of the part before; if that lease has moved, those from its former deadline on. This
     -- call may have been on its way for five seconds more than the one that took them
     local first, ids
@@ -52,29 +52,29 @@ do
     return others
   end
 
-  -- take: lease these ready tasks
-  local function take(picks, token, lease_ms, runtime_ms)
-    local ids, held, span, ends = {}, {}, lease_ms, now + lease_ms
+  -- take: lease these ready tasks; those that are not ready any more leave the list
+  local function take(ids, token, lease_ms, runtime_ms)
+    local count, most, span, ends = 0, #ids, lease_ms, now + lease_ms
     -- as text: a server writes out a number anew each time that it is passed on, and Redis is slow at this
-    if #picks > 4 then span, ends = whole(span), whole(ends) end
-    for i = 1, #picks do
-      if quiet('SMOVE', key.todos, key.in_progress, picks[i]) == 1 then
-        ids[#ids + 1] = picks[i]
-        held[#ids] = token
+    if most > 4 then span, ends = whole(span), whole(ends) end
+    for i = 1, most do
+      if quiet('SMOVE', key.todos, key.in_progress, ids[i]) == 1 then
+        count = count + 1
+        ids[count] = ids[i]
       end
     end
-    if #ids == 0 then return ids end
-    leases.lock(ids, held, span)
+    for i = most, count + 1, -1 do ids[i] = nil end
+    if count == 0 then return end
+    leases.lock(ids, token, span)
     call('ZADD', key.leases, unpack(alike(ids, ends)))
     call('HSET', key.owners, unpack(alike(ids, token, true)))
     if runtime_ms > 0 then
       settings.use('runtime', true)
       call('HSET', key.runtime, unpack(alike(ids, now + runtime_ms, true)))
     end
-    count_up(key.stats, 'claimed', #ids)
+    count_up(key.stats, 'claimed', count)
     if logging then events.moved(ids, key.todos, key.in_progress) end
     wake.rouse(now + lease_ms)
-    return ids
   end
 
   -- nothing: the reply of a claim that leases nothing: when something is to be done next
@@ -112,10 +112,11 @@ do
       -- bell
       if n == 0 and ready_count > 0 then pcall(wake.ring) end
       n = math.min(n, math.max(1, math.ceil(ready_count / tonumber(given.share or 1))))
-      local picks = n > 0 and ready_count > 0 and tasks.pick(n, ready_count) or {}
-      if recorded then picks, bodies = tasks.fit(unsuspected(picks)) end
-      ids = take(picks, token, lease_ms, runtime_ms)
-      if #ids < #picks then bodies = nil end -- each payload stands at the place of its task
+      ids = n > 0 and ready_count > 0 and tasks.pick(n, ready_count) or {}
+      if recorded then ids, bodies = tasks.fit(unsuspected(ids)) end
+      local picked = #ids
+      take(ids, token, lease_ms, runtime_ms)
+      if #ids < picked then bodies = nil end -- each payload stands at the place of its task
       if #ids > 0 and ready_count > #ids and there < 4 then wake.ring(true) end
     end
     if #ids == 0 then return nothing(paused, lease_ms) end

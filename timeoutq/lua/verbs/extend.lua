@@ -6,30 +6,29 @@
 verb('extend', {flags = {'allow-oom'}, reads = {'schema', 'uses', 'lease_ms', 'wake_at'}}, function()
   local lease_ms = tonumber(args[3])
   local ids, tokens = leases.read(4)
-  local yes, codes, scores = leases.mine(ids, tokens), {}, {}
-  local ends = has('runtime') and call('HMGET', key.runtime, unpack(ids)) or {}
-  local first, whole_ids, whole_tokens = now + lease_ms, {}, {}
-  local by = cancel.marks_of(ids)
+  local yes, limits, by = leases.mine(ids, tokens), has('runtime') and call('HMGET', key.runtime, unpack(ids)), cancel.marks_of(ids)
+  local codes, first, any = {}, now + lease_ms, false
   for i = 1, #ids do
-    local left = math.min(lease_ms, number(ends[i], math.huge) - now)
+    local left = limits and number(limits[i], math.huge) - now or lease_ms
     if not yes[i] then
       codes[i] = 'L'
     elseif left <= 0 then
-      codes[i] = 'X'
+      codes[i], yes[i] = 'X', false
     else
-      codes[i] = by[i] and 'c' or 'O'
-      if left == lease_ms then
-        whole_ids[#whole_ids + 1], whole_tokens[#whole_ids + 1] = ids[i], tokens[i]
-      else
+      codes[i], any = by[i] and 'c' or 'O', true
+      if left < lease_ms then
+        yes[i], first = false, math.min(first, now + left)
         leases.lock({ids[i]}, {tokens[i]}, left, true)
+        call('ZADD', key.leases, now + left, ids[i])
       end
-      scores[#scores + 1], scores[#scores + 2] = now + left, ids[i]
-      first = math.min(first, now + left)
     end
   end
-  if #scores > 0 then
-    leases.lock(whole_ids, whole_tokens, lease_ms, true)
-    call('ZADD', key.leases, unpack(scores))
+  local whole_ids = chosen(ids, yes)
+  if #whole_ids > 0 then
+    leases.lock(whole_ids, chosen(tokens, yes), lease_ms, true)
+    call('ZADD', key.leases, unpack(alike(whole_ids, now + lease_ms)))
+  end
+  if any then
     wake.rouse(first)
     leases.longest(lease_ms)
   end
