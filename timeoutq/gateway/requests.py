@@ -80,7 +80,7 @@ class Request:
         self._bytes = 0
         self._body: bytes | None = None
         self._cycle: Any = getattr(receive, "__self__", None)
-        """uvicorn's own object, which notes whether the body is here, and that the client has hung up."""
+        """uvicorn's own object, which notes that the client has hung up."""
         self._watch: asyncio.Task[None] | None = None
 
     # ---- the question
@@ -129,11 +129,8 @@ class Request:
     async def _next(self, seconds: float) -> tuple[bytes, bool]:
         """Give the next part of the body, and whether more follows."""
         try:
-            if getattr(self._cycle, "more_body", None) is False:  # all of it is here, so nobody waits for it
+            async with asyncio.timeout(seconds):
                 message = await self.receive()
-            else:
-                async with asyncio.timeout(seconds):
-                    message = await self.receive()
         except TimeoutError:
             seconds = self.state.settings.body_seconds
             raise Problem(408, "too-slow", f"the body, or its next part, did not come within {seconds:g} s") from None
