@@ -283,8 +283,7 @@ class Polls:
         key = request.name, wish.token
         older = self._current.get(key)
         ticket = self._current[key] = Ticket(wish, request)
-        if not request.tells_when_gone:
-            request.watch(ticket.leave)
+        request.watch(ticket.leave)
         leases: list[Lease] = []
         try:
             if older is not None:
@@ -324,7 +323,6 @@ class Polls:
         if self._waits[who] >= self._settings.most_waits:
             raise Problem(429, "too-many", f"{self._waits[who]} claims of {who} wait already: let fewer wait at once")
         request.step_aside()
-        request.watch(ticket.leave)
         line = self._lines.setdefault(request.name, Line(request.name, self._queues, who))
         self._waits[who] += 1
         try:

@@ -180,16 +180,11 @@ class Request:
 
     # ---- the client
 
-    @property
-    def tells_when_gone(self) -> bool:
-        """Whether `is_gone` is right without `watch`."""
-        return isinstance(getattr(self._cycle, "disconnected", None), bool)
-
     def watch(self, tell: Callable[[], Any]) -> None:
         """Call `tell` if the client hangs up. The body must have been read."""
         if self._watch is None:
             self._watch = asyncio.ensure_future(self._until_gone())
-            self._watch.add_done_callback(lambda task: None if task.cancelled() else tell())
+        self._watch.add_done_callback(lambda task: None if task.cancelled() else tell())
 
     async def _until_gone(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
