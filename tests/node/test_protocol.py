@@ -46,6 +46,10 @@ def test_each_header_is_whole() -> None:
             assert re.search(rf"'[^'\n]*{letter}[^'\n]*'", body), f"no function says {letter}, which {verb} names"
 
 
+def test_the_schema_is_that_which_the_library_accepts() -> None:
+    assert f"schema ~= '{protocol.document()['schema']}'" in scripts.source("open")
+
+
 def test_each_call_that_python_builds_is_one_of_the_grammar() -> None:
     for name in NAMES:
         call = calls()[name]

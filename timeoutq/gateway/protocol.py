@@ -30,6 +30,7 @@ from functools import cache
 from typing import Any
 
 from timeoutq.server import calls, scripts
+from timeoutq.server.troubles import SCHEMA
 from timeoutq.verbs import confirming, sending
 from timeoutq.verbs.replies import STATES
 from timeoutq.words import arguments, hostname
@@ -297,7 +298,7 @@ def document() -> dict[str, Any]:
     key_types = {name: KINDS[command] for command, names in scripts.SIZES.items() for name in names.split()}
     return {
         "protocol": VERSION,
-        "schema": schema(),
+        "schema": str(SCHEMA),
         "keys": {
             "template": "timeoutq:{QUEUE}:KEY",
             "lock": "timeoutq:{QUEUE}:lock:ID",
@@ -328,13 +329,6 @@ def document() -> dict[str, Any]:
     }
 
 
-def schema() -> str:
-    """Give the schema that the library accepts: the field `schema` of the key `meta`."""
-    found = re.search(r"schema ~= '(\w+)'", scripts.source("open"))
-    assert found is not None, "open.lua compares the schema"
-    return found[1]
-
-
 PREFACE = """\
 # The protocol
 
@@ -354,7 +348,7 @@ def markdown() -> str:
     """Give the protocol for people: without the text of the library."""
     states = ", ".join(f"`{letter.decode()}` {state}" for letter, state in STATES.items())
     lines = [
-        *PREFACE.format(schema=schema(), library=scripts.NAME).splitlines(),
+        *PREFACE.format(schema=SCHEMA, library=scripts.NAME).splitlines(),
         "", "## Rules", "", *(f"- {rule}" for rule in RULES),
         "", "## Limits", "", *(f"- `{name}`: {value:,}" for name, value in LIMITS.items()),
         "", "## Types", "", "A word without a type is any bytes.",
