@@ -148,11 +148,8 @@ def payload_of(given: msgspec.Raw, task: TaskId = "") -> bytes | None:
     if given is NONE:
         return None
     payload: Any = msgspec.json.decode(given)
-    match payload:
-        case {"b64": str(word)} if len(payload) == 1:
-            payload = msgspec.convert(word, bytes)
-        case _:
-            pass
+    if isinstance(payload, dict) and payload.keys() == {"b64"} and isinstance(payload["b64"], str):
+        payload = msgspec.convert(payload["b64"], bytes)
     packed = arguments.pack(payload, task)
     return None if packed is None else arguments.Packed(packed)
 
