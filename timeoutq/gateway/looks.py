@@ -14,7 +14,7 @@ import msgspec
 from timeoutq.gateway.problems import Problem, from_base64, spelled
 from timeoutq.gateway.requests import Request
 from timeoutq.verbs.why import advised
-from timeoutq.watch import directory
+from timeoutq.watch import directory, records
 from timeoutq.words.model import State, TaskId
 
 N = Annotated[int, msgspec.Meta(description="About how many")]
@@ -77,11 +77,10 @@ async def task(request: Request, *, id: Name = None, b64: InBase64 = None) -> di
 
 
 ADVICE = {
+    **records.ADVICE,
     "done": 'POST put with "again": true makes it ready again',
     "failed": "POST retry makes it ready again",
     "banned": "after POST unblock, POST retry makes it ready again; before that, it fails again at once",
-    "budget": "`timeoutq host {queue} {host} --budget N` gives the host more visits",
-    "no_replica": "start replicas, or `timeoutq configure {queue} --durable N` asks for fewer",
 }
 """Advice for a program that speaks HTTP, where the API has a verb for it."""
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from timeoutq.gateway.page import spelling
 from timeoutq.rooms.events import Event
 from timeoutq.watch import charts
-from timeoutq.watch.records import of_record
+from timeoutq.watch.records import of_task
 from timeoutq.watch.snapshot import COUNTERS, Snapshot, rates, series
 from timeoutq.words.counts import Period, Stats
 from timeoutq.words.model import HostInfo, State, TaskInfo, raw
@@ -33,6 +33,7 @@ LENGTHS: Mapping[float, str] = {
 """For how long the page offers to block a host, seconds; an hour unless somebody chooses."""
 FEW = 8  # rows of a table on the page of a queue, which has many tables
 MOST_KINDS = 100
+APART = ("progress", "last error", "payload")  # facts of a task that have a place of their own on its page
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,25 +179,11 @@ def events(at: At, found: Sequence[Event], head: str, *, with_ids: bool) -> Mark
     return part("events", at, rows, head, with_ids)
 
 
-def task(at: At, info: TaskInfo, why: str, now: float) -> Markup:
+def task(at: At, info: TaskInfo, why: str) -> Markup:
     """Write all that is known of a task."""
     state = info.state.value if info.state else ""
     acts = OF_STATES[info.state] if info.state and "manage" in at.rights else ()
     word = state or ("done, not kept" if info.has_result else "unknown")
-    facts: dict[str, str | None] = {
-        "lease ends in": None if info.lease_left is None else age(info.lease_left),
-        "due in": None if info.due is None else f"{age(info.due - now)} ({spelling.moment(info.due)})",
-        "holder": info.holder,
-        "cancelled by": info.cancelled_by,
-        "runs again": "once this run has ended" if info.again else None,
-        "host": info.host,
-        "priority": f"{info.priority}" if info.priority else None,
-        "failed attempts": f"{info.failures}" if info.failures else None,
-        "lost leases": f"{info.crashes}" if info.crashes else None,
-        "releases": f"{info.releases + info.host_releases}" if info.releases + info.host_releases else None,
-        "last error at": None if info.error_at is None else spelling.moment(info.error_at),
-        "result": "kept" if info.has_result else None,
-        "id": f"{len(raw(info.task)):,} bytes",
-    }
-    there = [(name, value) for name, value in [*facts.items(), *of_record(info.record)] if value is not None]
-    return part("task", at, info, state, word, why, acts, there)
+    size = ("id", f"{len(raw(info.task)):,} bytes")
+    facts = [(name, value) for name, value in [*of_task(info), size] if value is not None and name not in APART]
+    return part("task", at, info, state, word, why, acts, facts)

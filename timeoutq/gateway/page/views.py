@@ -79,7 +79,7 @@ async def _tasks(visit: Visit) -> Parts:
 
 async def _task(visit: Visit) -> Parts:
     task, queue = visit.task(), await visit.there()
-    info, seen, logged = await asyncio.gather(queue.inspect(task), visit.hub.snapshot(visit.name), _events(visit))
+    info, logged = await asyncio.gather(queue.inspect(task), _events(visit))
     # `why` would search a large queue for ids that are much alike: too much for a page that anybody may ask for
     known = info.state is not None or info.has_result
     why = advised(await queue.why(task), ADVICE, queue=visit.name) if known else UNKNOWN
@@ -89,7 +89,7 @@ async def _task(visit: Visit) -> Parts:
         history = paint.events(visit.at, moved[:ROWS], head, with_ids=False)
     elif logged:
         history = paint.part("no_history", visit.at, LOGGED)
-    return {"task": paint.task(visit.at, info, why, seen.stats.now), "events": history}
+    return {"task": paint.task(visit.at, info, why), "events": history}
 
 
 async def _failures(visit: Visit) -> Parts:
