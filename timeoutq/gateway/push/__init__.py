@@ -12,6 +12,8 @@ from timeoutq.words.errors import MissingExtra
 try:
     import httpcore as httpcore
     import httpx as httpx
+    import msgspec as msgspec
+    import standardwebhooks as standardwebhooks
 except ImportError as error:
     raise MissingExtra(
         f"timeoutq push needs the package {error.name}, which is missing: pip install 'timeoutq[web]'"

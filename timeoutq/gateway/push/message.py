@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import json
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from standardwebhooks import Webhook
+
+from timeoutq.gateway.problems import spelled
 from timeoutq.words.arguments import unpack
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Lease, raw
@@ -24,17 +27,17 @@ CURE = 'make one with: (umask 077; echo "whsec_$(openssl rand -base64 32)" > FIL
 def body(queue: str, lease: Lease, stored: bytes | None) -> bytes:
     """Give the body of the message for a lease, ASCII; `stored` is the payload as it stands in Redis."""
     payload: Any = unpack(stored)
+    task, fence = spelled(lease.task), str(lease.fence)
+    told: dict[str, Any] = {"queue": queue, "task": task, "attempt": lease.attempt, "fence": fence}
     try:
-        lease.task.encode()
-        task: Any = lease.task
-    except UnicodeEncodeError:
-        task = _b64(raw(lease.task))
-    told: dict[str, Any] = {"queue": queue, "task": task, "attempt": lease.attempt, "fence": str(lease.fence)}
-    try:
-        shown = _b64(payload) if isinstance(payload, bytes) else payload
-        return json.dumps({**told, "payload": shown}, allow_nan=False).encode("ascii")
+        shown = {"b64": payload} if isinstance(payload, bytes) else payload
+        return _json({**told, "payload": shown})
     except (ValueError, RecursionError):  # a NaN, which is no JSON, or too deep
-        return json.dumps({**told, "payload": _b64(stored or b"")}).encode("ascii")
+        return _json({**told, "payload": {"b64": stored}})
+
+
+def _json(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message, allow_nan=False, default=lambda data: base64.b64encode(data).decode()).encode("ascii")
 
 
 def message_id(queue: str, lease: Lease, stored: bytes | None) -> str:
@@ -44,17 +47,11 @@ def message_id(queue: str, lease: Lease, stored: bytes | None) -> str:
     return "msg_" + base64.urlsafe_b64encode(digest[:18]).decode()
 
 
-def _b64(data: bytes) -> dict[str, str]:
-    return {"b64": base64.b64encode(data).decode()}
-
-
 def headers(secrets: Sequence[bytes], id: str, at: int, body: bytes) -> dict[str, str]:
     """Give the three headers of a message, with a signature for each secret; `at` is Unix time when it is sent."""
-    signed = f"{id}.{at}.".encode() + body
-    made = (base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode() for secret in secrets)
-    return {
-        "webhook-id": id, "webhook-timestamp": str(at), "webhook-signature": " ".join(f"v1,{one}" for one in made),
-    }  # fmt: skip
+    moment = datetime.fromtimestamp(at, UTC)
+    signatures = (Webhook(secret).sign(id, moment, body.decode()) for secret in secrets)
+    return {"webhook-id": id, "webhook-timestamp": str(at), "webhook-signature": " ".join(signatures)}
 
 
 def read_secret(word: str) -> bytes:
