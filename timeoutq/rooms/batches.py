@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
-from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.rooms.room import AsyncRoom, Room, RoomFlows
 from timeoutq.server.calls import BATCH, BATCH_KEPT, Argument, Call, Words, refuse_rerun, section
 from timeoutq.verbs import reads
 from timeoutq.verbs.confirming import UNCONFIRMED
@@ -232,16 +232,8 @@ def health(talk: Talk) -> Flow[tuple[str, str, str]]:
     return "green", said, ""
 
 
-class BatchFlows:
+class BatchFlows(RoomFlows):
     """The flows about the batches of a plain queue."""
-
-    def __init__(self, talk: Talk) -> None:
-        self._talk = talk
-
-    @property
-    def talk(self) -> Talk:
-        """The one talk of the queue; a queue over shards has none, and says so."""
-        return self._talk
 
     def put(
         self,

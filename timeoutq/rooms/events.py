@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import chain
 from typing import TypeVar
 
-from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.rooms.room import AsyncRoom, Room, RoomFlows
 from timeoutq.server.calls import Command
 from timeoutq.verbs import replies
 from timeoutq.verbs.faces import Walk, aiterating, awaiting, blocking, iterating
@@ -217,11 +217,8 @@ def _entries(talk: Talk, shard: int | None, place: str, n: int, back: bool) -> F
     return [event_of(id, replies.flat(words), shard) for id, words in reply or ()]
 
 
-class EventFlows:
+class EventFlows(RoomFlows):
     """The flows about the event log of a plain queue; those of a sharded queue read the logs of all shards."""
-
-    def __init__(self, talk: Talk) -> None:
-        self.talk = talk
 
     # ---- the logs: here the one of the queue
 

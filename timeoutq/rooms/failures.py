@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
-from typing import TypeVar
 
-from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.rooms.room import AsyncRoom, Room, RoomFlows
 from timeoutq.server.calls import BATCH, Call, Command
 from timeoutq.verbs.faces import awaiting, blocking
 from timeoutq.verbs.operations import Operations
@@ -20,8 +19,6 @@ from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import Entry, Page, State, text
-
-T = TypeVar("T")
 
 WIDTH = 1 << 42  # in a score of `kind_of`, the number of the kind stands above so many milliseconds
 KINDS = 1000  # the most kinds that a queue tells apart; the tasks of all further kinds are counted together
@@ -182,19 +179,13 @@ def through(talks: Sequence[Talk], verb: str, kind: str, before: float, at_most:
     return Moved(moved, left, before)
 
 
-class FailureFlows:
+class FailureFlows(RoomFlows):
     """The flows about the failed tasks of a plain queue; those of a sharded queue add up its shards."""
-
-    def __init__(self, talk: Talk) -> None:
-        self.talk = talk
 
     # ---- the shards: here the one of the queue
 
     def _talks(self) -> Sequence[Talk]:
         return [self.talk]
-
-    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
-        return [(yield from flow(self.talk))]
 
     def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
         return Page(State.FAILED, *(yield from tasks(self.talk, kind, arguments.cursor(cursor), n)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.rooms.room import AsyncRoom, Room, RoomFlows
 from timeoutq.server.calls import Argument, Call, Words
 from timeoutq.verbs import reads, replies
 from timeoutq.verbs.confirming import UNCONFIRMED
@@ -112,11 +112,8 @@ def _impolite(talk: Talk) -> InvalidInput:
     )
 
 
-class HostFlows:
+class HostFlows(RoomFlows):
     """The flows about the hosts of a plain queue, which has one talk; those of a sharded queue choose one."""
-
-    def __init__(self, talk: Talk) -> None:
-        self.talk = talk
 
     def list(self, cursor: str | None = None, n: int = 100) -> Flow[HostPage]:
         """Read a page of the hosts that the queue has met; the host whose turn is next comes first.

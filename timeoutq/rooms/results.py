@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.rooms.room import AsyncRoom, Room, RoomFlows
 from timeoutq.server.calls import BATCH, Call
 from timeoutq.verbs import replies
 from timeoutq.verbs.confirming import UNCONFIRMED
@@ -26,8 +26,6 @@ from timeoutq.verbs.sending import BELL_WAIT, Bell, Flow, Talk, a_moment, answer
 from timeoutq.words import arguments
 from timeoutq.words.errors import ServerFull, TimeoutqError
 from timeoutq.words.model import CallRecord, Ended, Tasks, raw, text
-
-T = TypeVar("T")
 
 
 def call_look(operations: Operations, ids: Sequence[bytes], client: str = "") -> Call[list[Ended | None]]:
@@ -40,11 +38,8 @@ def answers_key(operations: Operations, client: str) -> str:
     return operations.key(f"answers:{client}")
 
 
-class ResultFlows:
+class ResultFlows(RoomFlows):
     """The flows about the results of a plain queue; those of a sharded queue ask the shards of the tasks."""
-
-    def __init__(self, talk: Talk) -> None:
-        self.talk = talk
 
     def look(self, *tasks: Tasks) -> Flow[dict[str, Ended]]:
         """Tell how these tasks have ended, any number of them; those that have not ended are left out.
@@ -71,9 +66,6 @@ class ResultFlows:
         most = arguments.count(n, high=ENDED)
         parts = yield from self._each(partial(_ended, most))
         return sorted(chain.from_iterable(parts), key=lambda one: one.ended or 0.0, reverse=True)[:most]
-
-    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
-        return [(yield from flow(self.talk))]
 
     def hear(self, ids: Sequence[bytes], client: str, seconds: float) -> Flow[list[bytes]]:
         """Wait until tasks end that this client waits for (at least these), at most `seconds`; give their ids."""

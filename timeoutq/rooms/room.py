@@ -7,9 +7,29 @@ goes through all, `inspect` tells all about one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from timeoutq.verbs.sending import Flow, Talk
+
 F = TypeVar("F")  # the flows of a room
+T = TypeVar("T")
+
+
+class RoomFlows:
+    """The flows of a room of a plain queue; a sharded queue overrides those that speak with the talk."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+
+    @property
+    def talk(self) -> Talk:
+        """The one talk of a plain queue, and that with the root of a sharded one."""
+        return self._talk
+
+    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
+        # carries a flow out in each shard: here in the one of the queue
+        return [(yield from flow(self.talk))]
 
 
 class Room(Generic[F]):

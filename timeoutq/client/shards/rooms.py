@@ -16,6 +16,7 @@ from timeoutq.rooms.events import EventFlows
 from timeoutq.rooms.failures import FailureFlows
 from timeoutq.rooms.hosts import HostFlows, Rule
 from timeoutq.rooms.results import ResultFlows, answers_key
+from timeoutq.rooms.room import RoomFlows
 from timeoutq.rooms.schedules import ScheduleInfo, SchedulePage, flows
 from timeoutq.rooms.schedules.definition import Definition, Stored
 from timeoutq.rooms.schedules.flows import ScheduleFlows
@@ -44,11 +45,15 @@ class ShardedBatchFlows(BatchFlows):
         )
 
 
-class _OfShards:
+class _OfShards(RoomFlows):
     """The flows of a room, which are made of the shards; `talk` is the talk with the root."""
 
     def __init__(self, shards: Shards) -> None:
-        self.talk, self._shards = shards.root, shards
+        super().__init__(shards.root)
+        self._shards = shards
+
+    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
+        return each(self._shards, flow)
 
 
 class ShardedHostFlows(_OfShards, HostFlows):
@@ -76,9 +81,6 @@ class ShardedFailureFlows(_OfShards, FailureFlows):
 
     def _talks(self) -> Sequence[Talk]:
         return self._shards.talks
-
-    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
-        return each(self._shards, flow)
 
     def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
         def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
@@ -112,9 +114,6 @@ ROUND = 0.5
 
 class ShardedResultFlows(_OfShards, ResultFlows):
     """A result is in the shard of its task."""
-
-    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
-        return each(self._shards, flow)
 
     def look_at(self, ids: Sequence[bytes], client: str = "") -> Flow[list[Ended | None]]:
         shards, found = self._shards, list[Ended | None]([None] * len(ids))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar, Unpack
 
-from timeoutq.rooms.room import AsyncRoom, Room
+from timeoutq.rooms.room import AsyncRoom, Room, RoomFlows
 from timeoutq.rooms.schedules import ticking
 from timeoutq.rooms.schedules.definition import (
     STATES,
@@ -321,11 +321,8 @@ def tick(talk: Talk) -> Flow[int]:
         return total
 
 
-class ScheduleFlows:
+class ScheduleFlows(RoomFlows):
     """The flows about the schedules of a plain queue, which has one talk; those of a sharded queue choose one."""
-
-    def __init__(self, talk: Talk) -> None:
-        self.talk = talk
 
     def set(self, name: str, task: TaskId | Task | None = None, **how: Unpack[How]) -> Flow[ScheduleInfo]:
         """Put a task again and again: at the times of a line of `cron` in the zone `tz` (UTC), or each `every` seconds.
