@@ -63,58 +63,42 @@ class Clock:
 class _Fake:
     """A queue in memory, with a clock."""
 
-    def __init__(self, name: str, clock: Clock, **settings: Any) -> None:
+    def __init__(self, name: str = "test", clock: Clock | None = None, **settings: Any) -> None:
+        self.clock = Clock() if clock is None else clock
         plain: Any = super()
-        plain.__init__(name, client=import_module("fakeredis").FakeRedis(server=clock.server), **settings)
-        self.clock = clock
+        plain.__init__(name, client=import_module("fakeredis").FakeRedis(server=self.clock.server), **settings)
         queue: Any = self
         for talk in (queue.shards.root, *queue.shards.talks) if hasattr(queue, "shards") else (queue.talk,):
-            talk.clock = _ClientClock(clock)
+            talk.clock = _ClientClock(self.clock)
 
 
 class FakeQueue(_Fake, Queue):
-    """A `Queue` in memory, with a clock."""
-
-
-class FakeAsyncQueue(_Fake, AsyncQueue):
-    """An `AsyncQueue` in memory, with a clock."""
-
-
-class FakeShardedQueue(_Fake, ShardedQueue):
-    """A `ShardedQueue` in memory, with a clock; all shards are on one fake server."""
-
-
-class FakeAsyncShardedQueue(_Fake, AsyncShardedQueue):
-    """An `AsyncShardedQueue` in memory, with a clock; all shards are on one fake server."""
-
-
-def fake_queue(name: str = "test", *, clock: Clock | None = None, **settings: Any) -> FakeQueue:
-    """Make a queue in memory, empty unless it shares its `clock` with another; `settings` are those of `Queue`.
+    """A queue in memory, empty unless it shares its `clock` with another; `settings` are those of `Queue`.
 
     Time passes for the queue only by `queue.clock.advance(seconds)`. `claim(wait=5)` waits five real seconds, in which
     the queue's clock stands still: wait for nothing but a put. Raises `MissingExtra` without fakeredis.
     """
-    return FakeQueue(name, Clock() if clock is None else clock, **settings)
 
 
-def fake_async_queue(name: str = "test", *, clock: Clock | None = None, **settings: Any) -> FakeAsyncQueue:
-    """Make a queue in memory for asyncio; in all else it is like `fake_queue`."""
-    return FakeAsyncQueue(name, Clock() if clock is None else clock, **settings)
+class FakeAsyncQueue(_Fake, AsyncQueue):
+    """A queue in memory for asyncio; in all else it is like `FakeQueue`."""
 
 
-def fake_sharded_queue(name: str = "test", *, clock: Clock | None = None, **settings: Any) -> FakeShardedQueue:
-    """Make a queue over several shards in memory; `settings` are those of `ShardedQueue`, such as `shards=4`.
+class FakeShardedQueue(_Fake, ShardedQueue):
+    """A queue over several shards in memory; `settings` are those of `ShardedQueue`, such as `shards=4`.
 
-    In all else it is like `fake_queue`. There is one server, so no shard is ever silent.
+    In all else it is like `FakeQueue`. All shards are on one fake server, so no shard is ever silent.
     """
-    return FakeShardedQueue(name, Clock() if clock is None else clock, **settings)
 
 
-def fake_async_sharded_queue(
-    name: str = "test", *, clock: Clock | None = None, **settings: Any
-) -> FakeAsyncShardedQueue:
-    """Make a queue over several shards in memory for asyncio; in all else it is like `fake_sharded_queue`."""
-    return FakeAsyncShardedQueue(name, Clock() if clock is None else clock, **settings)
+class FakeAsyncShardedQueue(_Fake, AsyncShardedQueue):
+    """A queue over several shards in memory for asyncio; in all else it is like `FakeShardedQueue`."""
+
+
+fake_queue = FakeQueue
+fake_async_queue = FakeAsyncQueue
+fake_sharded_queue = FakeShardedQueue
+fake_async_sharded_queue = FakeAsyncShardedQueue
 
 
 class _ClientClock(ServerClock):
