@@ -15,20 +15,21 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from time import time
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, DontCloseSpider
-from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.defer import deferred_from_coro, deferred_to_future
 from scrapy.utils.misc import arg_to_iter
 from tenacity import RetryCallState
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from timeoutq.client import AsyncQueue, twin
 from timeoutq.scrapy import plan, tasks
-from timeoutq.scrapy.engine import Engine, as_future
+from timeoutq.scrapy.engine import Engine
 from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import LINE, Plan
 from timeoutq.scrapy.seeds import Seeds, former_start
@@ -39,9 +40,6 @@ from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Lease, Release, Task
 from timeoutq.words.retry import GiveUp, Retry
 from timeoutq.worker.worker import Worker
-
-if TYPE_CHECKING:
-    from twisted.internet.defer import Deferred
 
 log = logging.getLogger(__name__)
 
@@ -411,13 +409,13 @@ class Crawl(BaseScheduler):
             return output
         if hasattr(output, "__aiter__"):
             return self.follow_async(visit, output)
-        if inspect.isawaitable(output) or hasattr(output, "asFuture"):
+        if inspect.isawaitable(output):  # a Deferred, too
             return self._follow_later(visit, output)
         return self.follow(visit, arg_to_iter(output))
 
     async def _follow_later(self, visit: Visit, coming: Any) -> AsyncIterator[Any]:
         with self._output_of(visit):
-            output: Any = await (as_future(coming) if hasattr(coming, "asFuture") else coming)
+            output: Any = await (deferred_to_future(coming) if isinstance(coming, Deferred) else coming)
             for one in cast("Iterable[Any]", arg_to_iter(output)):
                 if self._sift(visit, one):
                     yield one

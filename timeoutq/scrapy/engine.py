@@ -5,12 +5,11 @@ Tested with Scrapy 2.11 and 2.19.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from scrapy import Request
 from scrapy.crawler import Crawler
-from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.defer import deferred_from_coro, deferred_to_future
 
 REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
@@ -72,10 +71,4 @@ class Engine:
         if hasattr(scraper, "start_itemproc_async"):
             await scraper.start_itemproc_async(item, response=None)
         else:
-            await as_future(scraper.start_itemproc(item, response=None))
-
-
-def as_future(deferred: Any) -> asyncio.Future[Any]:
-    """Give a future that ends with a Deferred."""
-    found: asyncio.Future[Any] = deferred.asFuture(asyncio.get_running_loop())
-    return found
+            await deferred_to_future(scraper.start_itemproc(item, response=None))
