@@ -14,6 +14,7 @@ from typing import Any
 
 from scrapy import Request, Spider, version_info
 from scrapy.exceptions import CloseSpider
+from scrapy.utils.asyncgen import as_async_generator
 
 from timeoutq.scrapy.opening import mark_started
 from timeoutq.scrapy.visits import End, Visit
@@ -116,14 +117,9 @@ class Seeds:
 
 async def _each(start: Any) -> AsyncIterator[Any]:
     """Give the start requests and items of a spider, one by one; give None if none has come for `PUT_AFTER` seconds."""
-    if not hasattr(start, "__aiter__"):
-        for number, one in enumerate(start):
-            yield one
-            if number % 20 == 0:
-                await asyncio.sleep(0)
-        return
+    requests = as_async_generator(start)
     while True:
-        coming = asyncio.ensure_future(anext(start, _END))
+        coming = asyncio.ensure_future(anext(requests, _END))
         try:
             done, _ = await asyncio.wait({coming}, timeout=PUT_AFTER)
             if not done:
