@@ -12,9 +12,9 @@ from timeoutq.verbs import reads, replies
 from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.faces import Walk, aiterating, awaiting, blocking, iterating
 from timeoutq.verbs.operations import Operations
-from timeoutq.verbs.sending import CALLS, Flow, Talk, answer, ask, settle
+from timeoutq.verbs.sending import CALLS, Flow, Talk, answer, ask, settled
 from timeoutq.words import arguments
-from timeoutq.words.errors import InvalidInput, TimeoutqError
+from timeoutq.words.errors import InvalidInput
 from timeoutq.words.model import HostInfo, HostPage, HostRecord
 
 Rule = tuple[str, Argument]  # a rule of a host, as `lua/verbs/host.lua` takes it: its name and its value
@@ -82,9 +82,7 @@ def some(talk: Talk, cursor: str) -> Flow[tuple[list[HostInfo], str | None]]:
     rows: list[HostInfo] = []
     calls = [call_host(talk.operations, name) for name, _ in reads.pairs_of(found)]
     for at in range(0, len(calls), CALLS):
-        for row in (yield from settle(talk, calls[at : at + CALLS], UNCONFIRMED)):
-            if isinstance(row, TimeoutqError):
-                raise row
+        for row in (yield from settled(talk, calls[at : at + CALLS], UNCONFIRMED)):
             if row is None:
                 raise _impolite(talk)
             rows.append(row)
