@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
-from typing import TypeVar
 
 from timeoutq.rooms.room import AsyncRoom, Room, RoomFlows
 from timeoutq.server.calls import Command
@@ -203,8 +202,6 @@ def fold(events: Iterable[Event]) -> Fold:
     return found
 
 
-T = TypeVar("T")
-
 After = str | float | datetime | None
 """Where to begin: a cursor, or a time (Unix seconds or an aware datetime); None is the end of the log."""
 
@@ -220,22 +217,11 @@ def _entries(talk: Talk, shard: int | None, place: str, n: int, back: bool) -> F
 class EventFlows(RoomFlows):
     """The flows about the event log of a plain queue; those of a sharded queue read the logs of all shards."""
 
-    # ---- the logs: here the one of the queue
-
-    def _talks(self) -> Sequence[tuple[int | None, Talk]]:
-        return [(None, self.talk)]
-
-    def _all(self, flows: Sequence[Flow[T]]) -> Flow[Sequence[T]]:
-        (flow,) = flows
-        return [(yield from flow)]
-
     def wait(self, known: Sequence[str], seconds: float) -> Flow[None]:
         """Wait until there is an entry behind the places, at most `seconds`."""
         heard = yield Alarm(self.talk.operations.key("events"), known[0].encode(), seconds, self.talk.at)
         if isinstance(heard, BaseException):
             raise self.talk.server.explain(heard)
-
-    # ---- pages
 
     def list(self, after: After = None, n: int = 100, task: TaskId | None = None) -> Flow[EventPage]:
         """Read the next `n` entries (up to 1,000) behind a place in the log, oldest first; by default the last `n`.
@@ -278,8 +264,10 @@ class EventFlows(RoomFlows):
 
     def _read(self, known: Sequence[str], n: int, *, back: bool = False) -> Flow[Sequence[Event]]:
         """Read up to `n` entries of each log behind a place, or the last ones up to it; give all, by their times."""
-        logs = zip(self._talks(), known, strict=True)
-        parts = yield from self._all([_entries(talk, shard, place, n, back) for (shard, talk), place in logs])
+        talks = self._talks()
+        shards = range(len(talks)) if len(talks) > 1 else [None]
+        logs = zip(talks, shards, known, strict=True)
+        parts = yield from self._all([_entries(talk, shard, place, n, back) for talk, shard, place in logs])
         # a shard's own entries stay in their order: a clock that steps back makes no smaller id
         return sorted(chain.from_iterable(parts), key=lambda event: tuple(map(int, event.id.split("-"))))
 

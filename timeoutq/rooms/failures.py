@@ -182,15 +182,8 @@ def through(talks: Sequence[Talk], verb: str, kind: str, before: float, at_most:
 class FailureFlows(RoomFlows):
     """The flows about the failed tasks of a plain queue; those of a sharded queue add up its shards."""
 
-    # ---- the shards: here the one of the queue
-
-    def _talks(self) -> Sequence[Talk]:
-        return [self.talk]
-
     def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
         return Page(State.FAILED, *(yield from tasks(self.talk, kind, arguments.cursor(cursor), n)))
-
-    # ---- what users call
 
     def list(self, n: int = 100) -> Flow[Found]:
         """Tell about the `n` kinds of failures with most tasks, those with most tasks first.

@@ -27,9 +27,16 @@ class RoomFlows:
         """The one talk of a plain queue, and that with the root of a sharded one."""
         return self._talk
 
+    def _talks(self) -> Sequence[Talk]:
+        return [self.talk]
+
+    def _all(self, flows: Sequence[Flow[T]]) -> Flow[Sequence[T]]:
+        # carries out a flow of each shard
+        (flow,) = flows
+        return [(yield from flow)]
+
     def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
-        # carries a flow out in each shard: here in the one of the queue
-        return [(yield from flow(self.talk))]
+        return self._all([flow(talk) for talk in self._talks()])
 
 
 class Room(Generic[F]):

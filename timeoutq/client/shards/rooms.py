@@ -52,8 +52,11 @@ class _OfShards(RoomFlows):
         super().__init__(shards.root)
         self._shards = shards
 
-    def _each(self, flow: Callable[[Talk], Flow[T]]) -> Flow[Sequence[T]]:
-        return each(self._shards, flow)
+    def _talks(self) -> Sequence[Talk]:
+        return self._shards.talks
+
+    def _all(self, flows: Sequence[Flow[T]]) -> Flow[Sequence[T]]:
+        return whole(self._shards, (yield from of_shards(dict(enumerate(flows)))))
 
 
 class ShardedHostFlows(_OfShards, HostFlows):
@@ -79,9 +82,6 @@ class ShardedHostFlows(_OfShards, HostFlows):
 class ShardedFailureFlows(_OfShards, FailureFlows):
     """A kind of failure may have tasks in every shard."""
 
-    def _talks(self) -> Sequence[Talk]:
-        return self._shards.talks
-
     def _page(self, kind: str, cursor: str | None, n: int) -> Flow[Page]:
         def read(talk: Talk, start: str, most: int) -> Flow[tuple[Sequence[Entry], str | None]]:
             return failures.tasks(talk, kind, start, most)
@@ -100,12 +100,6 @@ class ShardedEventFlows(_OfShards, EventFlows):
 
     def wait(self, known: Sequence[str], seconds: float) -> Flow[None]:
         yield Sleep(min(FOLLOW, seconds))
-
-    def _talks(self) -> Sequence[tuple[int | None, Talk]]:
-        return list(enumerate(self._shards.talks))
-
-    def _all(self, flows: Sequence[Flow[T]]) -> Flow[list[T]]:
-        return whole(self._shards, (yield from of_shards(dict(enumerate(flows)))))
 
 
 ROUND = 0.5
