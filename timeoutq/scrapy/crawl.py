@@ -21,6 +21,7 @@ from scrapy import Request, Spider, signals
 from scrapy.core.scheduler import BaseScheduler
 from scrapy.crawler import Crawler
 from scrapy.exceptions import CloseSpider, DontCloseSpider
+from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.defer import deferred_from_coro, deferred_to_future
 from scrapy.utils.misc import arg_to_iter
 from tenacity import RetryCallState
@@ -407,18 +408,7 @@ class Crawl(BaseScheduler):
             visit.unhandled(output)
             visit.end_output()
             return output
-        if hasattr(output, "__aiter__"):
-            return self.follow_async(visit, output)
-        if inspect.isawaitable(output):  # a Deferred, too
-            return self._follow_later(visit, output)
-        return self.follow(visit, arg_to_iter(output))
-
-    async def _follow_later(self, visit: Visit, coming: Any) -> AsyncIterator[Any]:
-        with self._output_of(visit):
-            output: Any = await (deferred_to_future(coming) if isinstance(coming, Deferred) else coming)
-            for one in cast("Iterable[Any]", arg_to_iter(output)):
-                if self._sift(visit, one):
-                    yield one
+        return self.follow_async(visit, _each(output))
 
     def follow(self, visit: Visit, output: Any) -> Iterator[Any]:
         """Go through what a callback yields: requests go to the visit, items go on to the pipelines."""
@@ -574,6 +564,17 @@ class Crawl(BaseScheduler):
             if now != told:
                 self._count(f"timeoutq/{name}", now - told)
                 self._told[name] = now
+
+
+async def _each(output: Any) -> AsyncIterator[Any]:
+    """Give what an errback gives, one by one: it may be a coroutine, a Deferred, a generator of either kind, or one."""
+    if hasattr(output, "asFuture"):
+        output = deferred_to_future(output)
+    if inspect.isawaitable(output):
+        output = await output
+    found: Any = output if hasattr(output, "__aiter__") else cast("Iterable[Any]", arg_to_iter(output))
+    async for one in as_async_generator(found):
+        yield one
 
 
 CRAWLS: dict[Crawler, Crawl] = {}
