@@ -49,7 +49,6 @@ class BatchInfo:
 
     @property
     def done(self) -> int:
-        """How many tasks are done."""
         return self.tasks - self.outstanding - self.failed
 
     @property
@@ -194,7 +193,6 @@ STALE = 86_400.0  # a batch that nobody has sealed for so many seconds is worth 
 
 
 def checked(name: object) -> str:
-    """Check the name of a batch."""
     if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidInput(f"{shown(name)} is no name of a batch: use 1 to 64 of A-Z a-z 0-9 . _ : -")
     return name
@@ -257,7 +255,6 @@ class BatchFlows(RoomFlows):
     def put_as(
         self, name: str, tasks: tuple[Tasks, ...], how: How, at: float | datetime | None, after: float | None
     ) -> Flow[Outcome]:
-        """Put tasks into a batch as `how` says."""
         into = replace(how, batch=checked(name))
         if at is None and after is None:
             return answers(self.talk, self.talk.operations.put(tasks, self.talk.nonce, into))

@@ -100,7 +100,6 @@ class EventPage:
 
 
 def ids_of(value: bytes) -> list[str]:
-    """Read the ids of a move."""
     lines = value.split(b"\n")
     if b"\\" in value:
         lines = [_ESCAPED.sub(lambda found: b"\n" if found[1] == b"n" else found[1], line) for line in lines]
@@ -306,7 +305,6 @@ class Reader(Walk[Event]):
 
     @property
     def is_over(self) -> bool:
-        """Whether its time is over."""
         return time.monotonic() >= self._until
 
     def more(self) -> Flow[Sequence[Event]]:

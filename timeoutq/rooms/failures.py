@@ -51,7 +51,6 @@ class Moved:
 
 
 def id_of(text: bytes) -> str:
-    """Give the id of the kind with this text."""
     return hashlib.sha256(text).hexdigest()[:12] if text else OTHER
 
 

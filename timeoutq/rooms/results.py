@@ -148,7 +148,6 @@ class Board:
         self._look_at = time.monotonic() + LOOK_AGAIN
 
     def add(self, wait: Wait) -> None:
-        """Take up a wait."""
         for id in wait.open:
             self.waits.setdefault(id, []).append(wait)
 

@@ -418,7 +418,6 @@ class Crawl(BaseScheduler):
                     yield one
 
     async def follow_async(self, visit: Visit, output: Any) -> AsyncIterator[Any]:
-        """Do the same for a callback that is an asynchronous generator."""
         with self._output_of(visit):
             async for one in output:
                 if self._sift(visit, one):

@@ -58,7 +58,6 @@ class Engine:
         self._engine.crawl(request)
 
     def close(self, reason: str) -> None:
-        """Close the spider."""
         engine = self._engine
         if hasattr(engine, "close_spider_async"):
             deferred_from_coro(engine.close_spider_async(reason=reason))

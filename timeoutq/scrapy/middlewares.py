@@ -51,25 +51,21 @@ class SpiderSide:
         return iter(())
 
     def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Keep the start requests for the start task."""
         self._crawl.seeds.start = start  # at once, and not when the engine asks for the first request
         return _nothing()
 
     def process_spider_input(self, response: Response, spider: Any = None) -> None:
-        """Note that a response has arrived."""
         visit = visit_of(response.request)
         if visit is not None:
             visit.has_response = True
 
     def process_spider_output(self, response: Response, result: Any, spider: Any = None) -> Iterator[Any]:
-        """Gather what a callback yields."""
         visit = visit_of(response.request)
         return iter(result) if visit is None else self._crawl.follow(visit, result)
 
     async def process_spider_output_async(
         self, response: Response, result: Any, spider: Any = None
     ) -> AsyncIterator[Any]:
-        """Gather what a callback yields."""
         visit = visit_of(response.request)
         async for one in result if visit is None else self._crawl.follow_async(visit, result):
             yield one
@@ -132,7 +128,6 @@ class DownloaderSide:
         return response
 
     def process_exception(self, request: Request, exception: Exception, spider: Any = None) -> None:
-        """Note the error."""
         visit = visit_of(request)
         if visit is not None:
             visit.reason = error_words(exception)

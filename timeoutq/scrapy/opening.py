@@ -131,7 +131,6 @@ def _moment(mark: str) -> str:
 
 
 async def mark_started(queue: AsyncQueue) -> None:
-    """Note in the settings of the queue that all start requests were put."""
     await _write(queue, STARTED, f"{time():.0f}")
 
 

@@ -61,7 +61,6 @@ class Seeds:
 
     @property
     def task(self) -> str:
-        """The id of the start task."""
         return f"start:{self._crawl.spider.name}"
 
     async def put(self) -> None:

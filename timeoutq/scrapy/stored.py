@@ -42,7 +42,6 @@ class Store:
         self._file.write(_JSON.encode(line).encode() + b"\n")
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -67,7 +67,6 @@ class Look:
         yield from self._pages()
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Request]:
-        """Give the one page."""
         for page in self._pages():
             yield page
 
@@ -79,7 +78,6 @@ class Look:
         return iter(())
 
     async def process_spider_output_async(self, response: Any, result: Any, spider: Any = None) -> AsyncIterator[Any]:
-        """Judge what an asynchronous callback yields."""
         self._found.responses += 1
         async for one in result:
             self._judge(one)

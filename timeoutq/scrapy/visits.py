@@ -74,7 +74,6 @@ class Visit:
         return contents(request) != (self.sent or (self.request and contents(self.request)))
 
     def item_in(self) -> None:
-        """Note that an item has left the pipelines."""
         self.items -= 1
         self._look()
 
@@ -152,13 +151,11 @@ class Errback:
 
 
 def error_of(failure: Failure) -> BaseException:
-    """Give the error that a failure holds."""
     value: Any = cast("Any", failure).value  # Twisted leaves its type open
     return value if isinstance(value, BaseException) else RuntimeError("the failure holds no error")
 
 
 def visit_of(request: Request | None) -> Visit | None:
-    """Give the visit that a request belongs to."""
     errback = getattr(request, "errback", None)
     return errback.visit if isinstance(errback, Errback) else None
 

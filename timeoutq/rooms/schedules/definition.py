@@ -71,7 +71,6 @@ class Schedule:
     overlap: bool = False
 
     def timing(self) -> Timing:
-        """Check when it ticks."""
         return Timing.of(
             cron=self.cron, tz=self.tz, every=self.every, times=self.times, start=self.start, until=self.until
         )
@@ -141,7 +140,6 @@ class Definition:
         )
 
     def payload_at(self, tick_ms: int) -> bytes | None:
-        """Give the payload of the task that a tick puts."""
         return self.payload[:-1] + b',"w":%d}' % tick_ms if self.stamped and self.payload is not None else self.payload
 
     def text(self) -> str:
@@ -224,7 +222,6 @@ class SchedulePage:
     unread: Sequence[str] = ()  # the names of those whose definition cannot be read
 
     def __iter__(self) -> Iterator[ScheduleInfo]:
-        """Go through the schedules of this page."""
         return iter(self.schedules)
 
     def __len__(self) -> int:
