@@ -1,15 +1,6 @@
 """For users' own tests: queues in memory with a clock that the test advances, handlers run until they are drained.
 
-    def test_a_page_that_is_busy_is_fetched_again() -> None:
-        with fake_queue(retry=[60]) as queue:
-            queue.put("https://example.com/busy")
-            ran = run(fetch, queue)
-            assert ran.states == {"https://example.com/busy": "done"}
-            assert (ran.runs["https://example.com/busy"], ran.seconds) == (2, 60)
-
-`fake_sharded_queue(shards=4)` gives a queue over several shards, for which all this holds, too. `run` runs the handler
-in a real `Worker`; `lease` makes a `Lease` to call a handler with. For fixtures, write
-`pytest_plugins = ["timeoutq.testing.fixtures"]` into a conftest.py; without this line pytest loads none.
+`timeoutq help testing` shows how.
 
 The modules, in reading order: each imports only from those above it.
 

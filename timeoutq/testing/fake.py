@@ -1,8 +1,7 @@
 """Queues on fakeredis, in memory, with a clock that the test advances and nothing else does.
 
-`fake_queue()` and `fake_async_queue()` give real queues, which run the same scripts as on a server, and
-`fake_sharded_queue()` and `fake_async_sharded_queue()` give queues over several shards. Only this module's
-servers follow the clock: the `time` of the process, and its other fakeredis servers, are not touched.
+These are real queues, which run the same scripts as on a server. Only this module's servers follow the clock: the
+`time` of the process, and its other fakeredis servers, are not touched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Fixtures for pytest: `pytest_plugins = ["timeoutq.testing.fixtures"]` in a conftest.py, or import them by name.
 
-    def test_it(timeoutq_queue):
-        timeoutq_queue.put("a")
-
 The names begin with `timeoutq_`, so that they hide none of your fixtures. The fixtures of one test share one clock and
 one server.
 """

@@ -82,11 +82,9 @@ def run(handler: Handler | str, queue: AnyFake | AnyAsyncFake, **options: Unpack
     goes; the run does not wait for further ticks: advance the clock, and run again.
 
     A handler's own sleeps take real time: replace them (with pytest's monkeypatch), or let it return `Release(delay=)`.
-
-    Whether a handler works or only waits cannot be seen from outside. So with `max_runtime`, when nothing has moved for
-    one real second while handlers run, the clock is advanced to what comes next, `max_runtime` at the latest: keep real
-    work in a handler shorter than a second, or leave `max_runtime` out. The `max_runtime` that functions and calls have
-    of their own counts likewise, if each handler at work has one.
+    With `max_runtime`, when nothing has moved for one real second while handlers run, the clock is advanced to what
+    comes next, `max_runtime` at the latest: keep real work in a handler shorter than a second. The `max_runtime` that
+    functions and calls have of their own counts likewise, if each handler at work has one.
 
     Raises `NotDrained`, which names the tasks, when a limit is reached, when the queue is paused, or when nothing moves
     for twenty seconds; `InvalidInput` for a `FakeQueue` in a coroutine, and for a `FakeAsyncQueue` where no event loop

@@ -1,10 +1,5 @@
 """URLs for crawlers: one form for each page, hosts and domains, and sitemaps (extra `crawl`).
 
-    normalise(url, base)   the one form of a URL, which is the id of its page
-    host(url), domain(url) names for the groups of a polite queue
-    domains_of(queue)      `domain` by the list of suffixes that a sharded queue keeps; for asyncio, async_domains_of
-    sitemap(source)        the pages that a sitemap names, on the web or in a file
-
 `cli/` and the demo call it, and so may your handlers: `Ack(put=[normalise(link, lease.task) for link in links])`.
 
 The modules, in reading order: each imports only from those above it.

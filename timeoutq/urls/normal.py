@@ -1,7 +1,7 @@
 """URLs in one form: one page has one id, in whatever spelling a link names the page. Pure.
 
-`sitemaps.py`, `timeoutq put --urls` and the demo's crawler call this module, and so may handlers. URLs are read as
-browsers read them (the URL standard of WHATWG), and then brought into one form where spellings of one URL differ.
+URLs are read as browsers read them (the URL standard of WHATWG), and then brought into one form where spellings of one
+URL differ.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Schedules: tasks that are put again and again, at times that a line of cron or a number of seconds says.
 
-    queue.schedules.set("digest", Task("digest", payload={"to": 42}), cron="0 7 * * *", tz="Asia/Tokyo")
-    queue.schedules.pause("digest")
-
 A schedule lives in Redis. Every worker and every cleaner puts the ticks that are due, and there is no leader: one
 script compares the tick that is due, puts its task, and stores the next tick (`lua/verbs/tick.lua`).
 
