@@ -14,6 +14,7 @@ from typing import Any, Self
 from scrapy import Request, signals
 from scrapy.crawler import Crawler, CrawlerProcess
 from scrapy.settings import BaseSettings
+from scrapy.utils.misc import load_object
 from scrapy.utils.project import get_project_settings
 
 from timeoutq.scrapy import plan, tasks
@@ -131,14 +132,10 @@ def judge(project: Path, spider: str, url: str, payload: Mapping[str, Any], argu
 
 
 def _prepare(settings: BaseSettings, page: tuple[str, Mapping[str, Any]], found: Trial) -> None:
-    addons = {one: place for one, place in settings.getdict("ADDONS").items() if _path(one) != _path(Addon)}
+    addons = {one: place for one, place in settings.getdict("ADDONS").items() if load_object(one) is not Addon}
     middlewares = {**settings.getdict("SPIDER_MIDDLEWARES"), "timeoutq.scrapy.trial.Look": NEXT_TO_ENGINE}
     for name, value in {
         "ADDONS": addons, "SPIDER_MIDDLEWARES": middlewares, "TWISTED_REACTOR": REACTOR, PAGE: page, FOUND: found,
         "ITEM_PIPELINES": {}, "FEEDS": {}, "JOBDIR": None, "TELNETCONSOLE_ENABLED": False, "LOG_LEVEL": "WARNING",
     }.items():  # fmt: skip
         settings.set(name, value, priority=ABOVE_ALL)
-
-
-def _path(addon: Any) -> str:
-    return addon if isinstance(addon, str) else f"timeoutq.scrapy.{addon.__name__}"
