@@ -68,8 +68,8 @@ def read(settings: BaseSettings, spider: object = None) -> Plan:
     usual = max(1, at_once) + max(4, at_once // 4)
     delay, per_host = _rules(settings, spider, at_once)
     return Plan(
-        url=_checked(address.read, settings, "TIMEOUTQ_URL"),
-        queue=_checked(arguments.queue_name, settings, "TIMEOUTQ_QUEUE"),
+        url=_text(settings, "TIMEOUTQ_URL", address.read),
+        queue=_text(settings, "TIMEOUTQ_QUEUE", arguments.queue_name),
         lease=_number(lambda one: settings.getfloat(one, 30.0), "TIMEOUTQ_LEASE", "a number of seconds", 0.5, LONGEST),
         stay=_read(lambda name: settings.getbool(name, False), "TIMEOUTQ_STAY", "True or False"),
         batch=_number(lambda name: settings.getint(name, usual), "TIMEOUTQ_BATCH", "a whole number", 1, 10_000),
@@ -131,20 +131,14 @@ def _within(name: str, value: N, low: float, high: float) -> N:
     return value
 
 
-def _text(settings: BaseSettings, name: str) -> str | None:
+def _text(settings: BaseSettings, name: str, check: Callable[[str], object] = str) -> str | None:
     value = settings.get(name)
     if value is None or value == "":
         return None
     if not isinstance(value, str):
         raise InvalidInput(f"the setting {name} must be text, not {type(value).__name__}")
-    return value
-
-
-def _checked(check: Callable[[str], object], settings: BaseSettings, name: str) -> str | None:
-    value = _text(settings, name)
     try:
-        if value is not None:
-            check(value)
+        check(value)
     except InvalidInput as error:
         raise InvalidInput(f"the setting {name}: {error}") from None
     return value
