@@ -10,7 +10,6 @@ import ipaddress
 import re
 import socket
 from functools import lru_cache
-from typing import NoReturn
 from urllib.parse import SplitResult, unquote_to_bytes
 
 from timeoutq.words.arguments import MAX_ID, shown
@@ -89,38 +88,34 @@ class _Refused(Exception):
     """Why a URL has no form."""
 
 
-def _refuse(reason: str) -> NoReturn:
-    raise _Refused(reason)
-
-
 @lru_cache(maxsize=64)
 def _base(base: str) -> SplitResult:
     try:
         return _read(normalise(base), None)
     except BadUrl as bad:
-        _refuse(f"the base {shown(base)} is no URL of a page: {bad.reason}")
+        raise _Refused(f"the base {shown(base)} is no URL of a page: {bad.reason}") from None
 
 
 def _read(url: str, base: SplitResult | None) -> SplitResult:
     """Take a URL apart as browsers do, and join it to its base; path and query stay as they were given."""
     if len(url) > LONGEST_URL:
-        _refuse(f"it has {len(url):,} characters")
+        raise _Refused(f"it has {len(url):,} characters")
     try:
         url.encode()
     except UnicodeEncodeError:
-        _refuse("it holds bytes that are not UTF-8")
+        raise _Refused("it holds bytes that are not UTF-8") from None
     text = url.strip(_ENDS).translate(_INSIDE)
     found = _SCHEME.match(text)
     scheme = found[1].lower() if found else ""
     if scheme and scheme not in _PORTS:
         if "." in scheme or scheme == "localhost":  # it is a host, and the colon stands before its port
-            _refuse(f"it has no scheme: write https://{text:.60} or http://…")
-        _refuse(f"its scheme is {scheme:.20}, not http or https")
+            raise _Refused(f"it has no scheme: write https://{text:.60} or http://…")
+        raise _Refused(f"its scheme is {scheme:.20}, not http or https")
     rest, _, _ = text[found.end() if found else 0 :].partition("#")
     target, mark, query = rest.partition("?")
     target = target.replace("\\", "/")
     if not scheme and base is None:
-        _refuse(_without_scheme(text, target))
+        raise _Refused(_without_scheme(text, target))
     if target.startswith("//") or base is None or scheme not in ("", base.scheme):
         authority, slash, path = target.lstrip("/").partition("/")
         return SplitResult(scheme or (base.scheme if base else ""), authority, slash + path, query, "")
@@ -160,7 +155,7 @@ def _formed(parts: SplitResult) -> str:
         arguments.sort(key=lambda one: one.partition("=")[0])
         form = f"{form}?{'&'.join(arguments)}"
     if len(form) > MAX_ID:
-        _refuse(f"it has {len(form):,} bytes; the limit of an id is {MAX_ID:,}")
+        raise _Refused(f"it has {len(form):,} bytes; the limit of an id is {MAX_ID:,}")
     return form
 
 
@@ -194,7 +189,7 @@ def _site(parts: SplitResult) -> str:
     if given.startswith("["):
         host, bracket, port = given.partition("]")
         if not bracket or port[:1] not in ("", ":"):
-            _refuse("its host begins as an IPv6 address and does not end as one")
+            raise _Refused("its host begins as an IPv6 address and does not end as one")
         name, port = _ipv6(host[1:]), port[1:]
     else:
         host, _, port = given.partition(":")
@@ -202,31 +197,31 @@ def _site(parts: SplitResult) -> str:
     if not port:
         return name
     if not (port.isascii() and port.isdigit()):
-        _refuse(f"its port {port!r:.20} is no number")
+        raise _Refused(f"its port {port!r:.20} is no number")
     port = port.lstrip("0") or "0"
     if len(port) > 5 or int(port) > 65_535:
-        _refuse(f"its port {port:.20} is beyond 65535")
+        raise _Refused(f"its port {port:.20} is beyond 65535")
     return name if port == _PORTS[parts.scheme] else f"{name}:{port}"
 
 
 @lru_cache(maxsize=4096)
 def _host(given: str) -> str:
     if not given:
-        _refuse("it names no host")
+        raise _Refused("it names no host")
     if len(given) > 3 * 4 * MAX_NAME:  # the longest name that can exist, each byte of it an escape
-        _refuse(f"its host has {len(given):,} characters")
+        raise _Refused(f"its host has {len(given):,} characters")
     try:
         name = unquote_to_bytes(given).decode()
     except UnicodeDecodeError:
-        _refuse("its host has escapes that are not UTF-8")
+        raise _Refused("its host has escapes that are not UTF-8") from None
     try:
         # as browsers do: full-width letters and dots, capitals, what is drawn as nothing
         plain = name.lower() if name.isascii() else idna.uts46_remap(name, std3_rules=False, transitional=False)
         name = ".".join(map(_label, plain.removesuffix(".").split(".")))
     except idna.IDNAError as error:
-        _refuse(f"its host cannot exist: {error}")
+        raise _Refused(f"its host cannot exist: {error}") from None
     if len(name) > MAX_NAME:
-        _refuse(f"its host has {len(name):,} characters; the limit of DNS is {MAX_NAME}")
+        raise _Refused(f"its host has {len(name):,} characters; the limit of DNS is {MAX_NAME}")
     return _ipv4(name) or name
 
 
@@ -239,14 +234,14 @@ def _label(label: str) -> str:
             # emoji and other symbols: there are such names, and browsers take them (UTS 46), though IDNA 2008 does not
             label = "xn--" + label.encode("punycode").decode("ascii")
     elif label.startswith("xn--") and not _is_punycode(label):
-        _refuse(f"its host cannot exist: {label:.70} is no punycode of a name")
+        raise _Refused(f"its host cannot exist: {label:.70} is no punycode of a name")
     if not label:
-        _refuse("its host has an empty label: a dot at the front, or two in a row")
+        raise _Refused("its host has an empty label: a dot at the front, or two in a row")
     if len(label) > MAX_LABEL:
-        _refuse(f"its host has a label of {len(label):,} characters; the limit of DNS is {MAX_LABEL}")
+        raise _Refused(f"its host has a label of {len(label):,} characters; the limit of DNS is {MAX_LABEL}")
     if not _LABEL.fullmatch(label):
         odd = next(character for character in label if not _LABEL.fullmatch(character))
-        _refuse(f"its host holds {odd!r}")
+        raise _Refused(f"its host holds {odd!r}")
     return label
 
 
@@ -269,7 +264,7 @@ def _ipv4(name: str) -> str | None:
     try:
         return socket.inet_ntoa(socket.inet_aton(_BARE_HEX.sub("0", name)))
     except OSError:
-        _refuse(f"its host {name:.60} ends in a number and is no IPv4 address")
+        raise _Refused(f"its host {name:.60} ends in a number and is no IPv4 address") from None
 
 
 def _ipv6(given: str) -> str:
@@ -279,7 +274,7 @@ def _ipv6(given: str) -> str:
     except ValueError:
         address = None
     if address is None:
-        _refuse(f"its host [{given:.60}] is no IPv6 address")
+        raise _Refused(f"its host [{given:.60}] is no IPv6 address")
     if address.ipv4_mapped is not None:  # versions of Python write these in different ways
         return f"[::ffff:{int(address) >> 16 & 0xFFFF:x}:{int(address) & 0xFFFF:x}]"
     return f"[{address.compressed}]"
