@@ -153,14 +153,11 @@ class Body:
         """Whether each layer has come to its end: the body was not cut."""
         return all(layer.ended for layer in self._layers)
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Give what the next bytes from the network unpack to, piece by piece.
+    def feed(self, data: bytes, depth: int = 0) -> Iterator[bytes]:
+        """Give what the next bytes from the network, or those inside of `depth` layers, unpack to, piece by piece.
 
         Raises `TooLong` as soon as a layer has more than it may, and `Broken` for what cannot be unpacked.
         """
-        return self._through(0, data)
-
-    def _through(self, depth: int, data: bytes) -> Iterator[bytes]:
         self._left[depth] -= len(data)
         if self._left[depth] < 0:
             raise TooLong(f"more than {self._most:,} bytes")
@@ -168,4 +165,4 @@ class Body:
             yield data
             return
         for piece in self._layers[depth].feed(data):
-            yield from self._through(depth + 1, piece)
+            yield from self.feed(piece, depth + 1)
