@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from scrapy import Request, signals, version_info
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
+from scrapy.utils.asyncgen import as_async_generator
 
 from timeoutq.scrapy.crawl import crawl_of
 from timeoutq.scrapy.visits import contents, visit_of
@@ -52,7 +53,7 @@ class SpiderSide:
 
     def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         self._crawl.seeds.start = start  # at once, and not when the engine asks for the first request
-        return _nothing()
+        return as_async_generator(())
 
     def process_spider_input(self, response: Response, spider: Any = None) -> None:
         visit = visit_of(response.request)
@@ -152,8 +153,3 @@ class DownloaderSide:
         if slot is not None and visit_of(request) is not None:
             # by the clock of Scrapy, which is another one in each version
             slot.lastseen = min(time(), monotonic(), key=lambda now: abs(now - slot.lastseen))
-
-
-async def _nothing() -> AsyncIterator[Any]:
-    return
-    yield  # this makes it an asynchronous generator
