@@ -172,7 +172,10 @@ class Fold:
         """Add entries, in the order of the log; those of different shards may come in any order."""
         for event in events:
             if event.level is not None:
-                self._begin(event)
+                # a log begins, or goes on after moves that were not logged: it tells of all if there are no tasks now
+                self._whole[event.shard] = event.level == "all" and event.tasks == 0
+                if event.tasks == 0 and event.shard is None:
+                    self.states = {state: set() for state in State}
             elif event.shard not in self._whole:
                 self._whole[event.shard] = False
             for task, left, entered in event.each():
@@ -180,13 +183,6 @@ class Fold:
                     self.states[State(left)].discard(task)
                 if entered in self.states:
                     self.states[State(entered)].add(task)
-
-    def _begin(self, event: Event) -> None:
-        # a log begins, or goes on after moves that were not logged: it tells of all if the queue has no tasks now
-        self._whole[event.shard] = event.level == "all" and event.tasks == 0
-        if event.tasks == 0 and event.shard is None:
-            for tasks in self.states.values():
-                tasks.clear()
 
     def where(self, task: str) -> State | None:
         """Tell in which state a task is; None if it is in none."""
