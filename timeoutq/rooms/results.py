@@ -8,9 +8,9 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any, cast
@@ -110,14 +110,14 @@ def _seconds(timeout: float | None) -> float:
     return math.inf if timeout is None else arguments.seconds(timeout, "timeout")
 
 
+@dataclass(eq=False, slots=True)
 class Wait:
     """One wait: the tasks that it still waits for, and how the others have ended."""
 
-    def __init__(self, ids: Iterable[bytes], wake: Callable[[], object]) -> None:
-        self.open = set(ids)
-        self.found: dict[bytes, Ended] = {}
-        self.error: Exception | None = None
-        self.wake = wake  # called when the wait is over, or has to listen
+    open: set[bytes]
+    wake: Callable[[], object]  # called when the wait is over, or has to listen
+    found: dict[bytes, Ended] = field(default_factory=dict[bytes, Ended])
+    error: TimeoutqError | None = None
 
     def outcome(self) -> dict[str, Ended]:
         """Give how tasks have ended, or raise the error that has ended the wait."""
@@ -223,7 +223,7 @@ class Waits:
         if os.getpid() != self._pid:
             self._begin()  # threads and locks are those of the process that has forked this one
         until, woken = time.monotonic() + seconds, threading.Event()
-        wait, board = Wait(ids, woken.set), self._board
+        wait, board = Wait(set(ids), woken.set), self._board
         with board.lock:
             board.add(wait)
         try:
@@ -264,7 +264,7 @@ class AsyncWaits:
         """Wait until all of these tasks have ended, at most `timeout` seconds; tell how those that have ended did."""
         ids, seconds = arguments.ids(tasks), _seconds(timeout)
         woken = asyncio.Event()
-        wait, board = Wait(ids, woken.set), self._here()
+        wait, board = Wait(set(ids), woken.set), self._here()
         board.add(wait)
         try:
             async with asyncio.timeout(None if seconds == math.inf else seconds):
