@@ -96,11 +96,9 @@ class Crawl(BaseScheduler):
         return deferred_from_coro(self._close())
 
     def has_pending_requests(self) -> bool:
-        """Say whether the queue may still bring requests."""
         return not (self._is_drained or self._is_idle)
 
     def enqueue_request(self, request: Request) -> bool:
-        """Take a request; say whether it is to be fetched."""
         taken = self._add(request)
         if not taken:
             self._count("dupefilter/filtered")
@@ -120,7 +118,6 @@ class Crawl(BaseScheduler):
 
     @property
     def spider(self) -> Spider:
-        """The spider of the crawl."""
         spider = self._crawler.spider
         assert spider is not None
         return spider

@@ -141,7 +141,6 @@ class Timing:
         return None if found is None or found < start_ms else found
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Go through the ticks after one moment and not after another one."""
         tick = self.after(after_ms)
         while tick is not None and tick <= until_ms:
             yield tick
