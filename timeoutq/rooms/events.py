@@ -15,7 +15,7 @@ from timeoutq.server.calls import Command
 from timeoutq.verbs import replies
 from timeoutq.verbs.faces import Walk, aiterating, awaiting, blocking, iterating
 from timeoutq.verbs.flows import is_final
-from timeoutq.verbs.sending import BELL_WAIT, Alarm, Flow, Talk, a_moment, ask
+from timeoutq.verbs.sending import BELL_WAIT, Alarm, Flow, Talk, a_moment, ask, once
 from timeoutq.words import arguments
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import State, TaskId, text
@@ -214,9 +214,8 @@ class EventFlows(RoomFlows):
 
     def wait(self, known: Sequence[str], seconds: float) -> Flow[None]:
         """Wait until there is an entry behind the places, at most `seconds`."""
-        heard = yield Alarm(self.talk.operations.key("events"), known[0].encode(), seconds, self.talk.at)
-        if isinstance(heard, BaseException):
-            raise self.talk.server.explain(heard)
+        alarm = Alarm(self.talk.operations.key("events"), known[0].encode(), seconds, self.talk.at)
+        yield from once(self.talk, alarm)
 
     def list(self, after: After = None, n: int = 100, task: TaskId | None = None) -> Flow[EventPage]:
         """Read the next `n` entries (up to 1,000) behind a place in the log, oldest first; by default the last `n`.

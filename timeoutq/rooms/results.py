@@ -22,7 +22,7 @@ from timeoutq.verbs.confirming import UNCONFIRMED
 from timeoutq.verbs.faces import awaiting, blocking
 from timeoutq.verbs.flows import is_final
 from timeoutq.verbs.operations import Operations
-from timeoutq.verbs.sending import BELL_WAIT, Bell, Flow, Talk, a_moment, answer, ask
+from timeoutq.verbs.sending import BELL_WAIT, Bell, Flow, Talk, a_moment, answer, ask, once
 from timeoutq.words import arguments
 from timeoutq.words.errors import ServerFull, TimeoutqError
 from timeoutq.words.model import CallRecord, Ended, Tasks, raw, text
@@ -70,10 +70,7 @@ class ResultFlows(RoomFlows):
     def hear(self, ids: Sequence[bytes], client: str, seconds: float) -> Flow[list[bytes]]:
         """Wait until tasks end that this client waits for (at least these), at most `seconds`; give their ids."""
         talk, key = self.talk, answers_key(self.talk.operations, client)
-        heard: Any = yield Bell(key, seconds, talk.at, [("LPOP", key, BATCH)])
-        if isinstance(heard, BaseException):
-            raise talk.server.explain(heard)
-        first, more = cast("tuple[Any, Any]", heard)
+        first, more = yield from once(talk, Bell(key, seconds, talk.at, [("LPOP", key, BATCH)]))
         for reply in (first, more):
             if isinstance(reply, BaseException):
                 raise talk.server.explain(reply)
