@@ -35,7 +35,7 @@ from timeoutq.scrapy.opening import opened
 from timeoutq.scrapy.plan import LINE, Plan
 from timeoutq.scrapy.seeds import Seeds, former_start
 from timeoutq.scrapy.stored import Store
-from timeoutq.scrapy.visits import End, Errback, Visit, error_of, visit_of
+from timeoutq.scrapy.visits import End, Errback, Visit, visit_of
 from timeoutq.words import telling
 from timeoutq.words.errors import InvalidInput, TimeoutqError
 from timeoutq.words.model import Lease, Release, Task
@@ -455,10 +455,10 @@ class Crawl(BaseScheduler):
                 visit.broke(error)
         self._on_item(response)
 
-    def _on_item_error(self, response: Any, failure: Failure) -> None:
+    def _on_item_error(self, response: Any, failure: Any) -> None:
         visit = self._visit_of(response)
         if visit is not None:
-            visit.broke(error_of(failure))
+            visit.broke(failure.value)
             visit.item_in()
 
     def _visit_of(self, response: Any) -> Visit | None:

@@ -94,9 +94,9 @@ class Visit:
             # the page runs once more, because its callback has closed the spider; after the second time, it is done
             self.again = Packed(pack({**self._payload, CLOSED: True}, self.lease.task) or b"")
 
-    def unhandled(self, failure: Failure) -> None:
+    def unhandled(self, failure: Any) -> None:
         """Note that a request has failed, and that the spider has no errback for it."""
-        error = error_of(failure)
+        error: BaseException = failure.value
         response: Any = getattr(error, "response", None)
         self.close(GiveUp(error_words(error) if response is None else f"HTTP {response.status}"))
 
@@ -148,11 +148,6 @@ class Errback:
     @property
     def __name__(self) -> str:
         return str(getattr(self.function, "__name__", "errback"))
-
-
-def error_of(failure: Failure) -> BaseException:
-    value: Any = cast("Any", failure).value  # Twisted leaves its type open
-    return value if isinstance(value, BaseException) else RuntimeError("the failure holds no error")
 
 
 def visit_of(request: Request | None) -> Visit | None:
