@@ -116,23 +116,15 @@ def _errands(queue: AnyQueue, rows: int) -> Generator[tuple[SimpleQueue[Wish | N
         thread.join(0.5)  # one that waits for a dead server ends with the process
 
 
-class _Ended(BaseException):
-    """SIGTERM or SIGHUP has come. No handler of errors takes this for one."""
-
-
 @contextmanager
 def _leaving_in_order() -> Generator[None]:
     """Let SIGTERM and SIGHUP end the block in order, so that the terminal is put back. Ctrl-C goes on to the caller."""
-
-    def leave(*_: object) -> None:
-        raise _Ended
-
     numbers = [signal.SIGTERM]
     if sys.platform != "win32":
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, leave) for number in numbers}
+    before = {number: signal.signal(number, lambda _number, _frame: sys.exit()) for number in numbers}
     try:
-        with suppress(_Ended):
+        with suppress(SystemExit):
             yield
     finally:
         for number, handler in before.items():
