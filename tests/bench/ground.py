@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import redis
@@ -130,11 +129,9 @@ class Ground(bench.Ground):
         self.bare: Any = redis.Redis.from_url(self.url, socket_timeout=PATIENCE)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
-            super().__exit__(kind, error, trace)
+            super().__exit__(*error)
         finally:
             self.bare.close()
 
