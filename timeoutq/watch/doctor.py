@@ -50,7 +50,7 @@ def examine(queue: AnyQueue, named: bool = True) -> list[Finding]:
 def judge(facts: Facts, checks: Mapping[str, Check] | None = None) -> list[Finding]:
     """Run every check, or these; pure."""
     said = {name: check(facts) for name, check in (checks or CHECKS).items()}
-    return [one for name, found in said.items() if found is not None for one in named(name, [found])]
+    return [replace(found, check=name) for name, found in said.items() if found is not None]
 
 
 def named(check: str, found: Iterable[Finding]) -> list[Finding]:
