@@ -86,15 +86,14 @@ class Queues:
         self.ask()
         # a server may be away now, and a queue not there yet: a worker that is refused then begins again
         while True:
-            before, refused = dict(self._shards), None
+            before = dict(self._shards)
             try:
                 code, words = work()
-            except InvalidInput as error:
-                code, words, refused = exit_codes.USAGE, "", error
-            if code != exit_codes.USAGE or not self.ask():
-                if refused is not None:
-                    raise refused
-                return code, words
+                if code != exit_codes.USAGE or not self.ask():
+                    return code, words
+            except InvalidInput:
+                if not self.ask():
+                    raise
             for name, now in self._shards.items():
                 if before[name] != now:
                     has = "no shards" if now is None else f"{now} shards"
