@@ -239,9 +239,6 @@ class Crew:
         self.process.stdin.close()
 
 
-# ---- the figures
-
-
 class Figure(NamedTuple):
     """One line of the table; the value is None where a package is not installed."""
 

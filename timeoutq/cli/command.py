@@ -259,9 +259,6 @@ def _asked(name: str, kind: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
 
-# ---- main
-
-
 def main() -> None:
     """Run the command. An error prints one line; Ctrl-C and a closed pipe print nothing."""
     for name in ("stdout", "stderr"):

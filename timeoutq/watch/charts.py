@@ -165,8 +165,6 @@ def bars(title: str, rows: Sequence[tuple[str, float]], name: str, more: str = "
 
 # ---- pieces of all pictures
 
-Places = list[tuple[float, float]]
-
 
 def _tag(tag: str, kind: str, text: str | None = None, **attributes: str | float) -> str:
     shown = {
@@ -252,7 +250,7 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
     return "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
 
 
-def _wide(places: Places) -> Places:
+def _wide(places: list[tuple[float, float]]) -> list[tuple[float, float]]:
     # a moment alone is as wide as a line
     return places if len(places) != 1 else [places[0], (places[0][0] + 1.5, places[0][1])]
 

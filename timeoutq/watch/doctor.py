@@ -411,9 +411,6 @@ QUEUE_CHECKS: Mapping[str, Check] = {
 CHECKS = {**SERVER_CHECKS, **QUEUE_CHECKS}
 
 
-# ---- limits
-
-
 def check_limits(
     queue: AnyQueue, workers: int | None, failed: int | None, age: float | None, *, here: bool
 ) -> list[Finding]:
