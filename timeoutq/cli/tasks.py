@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import codecs
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +23,7 @@ from timeoutq.words import arguments
 from timeoutq.words.arguments import shown
 from timeoutq.words.errors import AccessDenied, BadUrl, InvalidInput
 from timeoutq.words.exit_codes import USAGE
-from timeoutq.words.model import Outcome, State, Task, raw, text
+from timeoutq.words.model import Outcome, Task, raw, text
 from timeoutq.words.text import counted
 
 OWNER = "scrapy_spider"  # the setting of a queue that says which spider of Scrapy has made the queue
@@ -130,9 +129,8 @@ class Intake:
             out.outcome(self.send(given))
         else:
             counts = self._stream()
-            known = {state.value: f"known already, in {state.value}" for state in State} if sys.stdout.isatty() else {}
             exit_unless(counts or not self.sitemaps.sources, "nothing was put: the sitemap names no page")
-            out.facts(counts, ((known.get(name, name), count) for name, count in counts.items()), ("answer", "tasks"))
+            out.facts(counts, counts.items(), ("answer", "tasks"))
         if self.unlike > TOLD:
             say(f"{self.unlike:,} URLs in all are not in the form in which spider {self.spider} writes them")
         if (many := self.refused.total()) and not self.lenient:
