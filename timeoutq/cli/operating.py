@@ -45,9 +45,8 @@ def retry(
     prints the number of retried tasks. For some of the failed tasks: timeoutq requeue QUEUE --from failed --match GLOB.
     """
     refuse(bool(tasks) == everything, "name failed tasks, or give --all")
-    for option, is_given in (("--cancelled", cancelled), ("--expired", expired)):
-        words = f"{option} goes with --all: tasks that are named are retried in any case"
-        refuse(is_given and not everything, words)
+    words = "--cancelled and --expired go with --all: tasks that are named are retried in any case"
+    refuse((cancelled or expired) and not everything, words)
     with server.known(queue) as opened:
         if everything:
             moved = opened.retry_failed(all=True, cancelled=cancelled, expired=expired)
