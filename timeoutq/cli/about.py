@@ -39,9 +39,7 @@ def topics(incomplete: str) -> list[str]:
 
 @command()
 def help(
-    topic: Annotated[
-        str | None, typer.Argument(show_default=False, autocompletion=topics, help="Name of a page.")
-    ] = None,
+    topic: Annotated[str | None, argument("TOPIC", "Name of a page.", autocompletion=topics)] = None,
     search: Annotated[str | None, "WORD: List the lines of the pages with WORD."] = None,
 ) -> None:
     """Show the help page of a topic, or list the topics. Exit 1: no line of a page has the word of --search.

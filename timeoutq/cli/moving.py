@@ -14,8 +14,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from timeoutq.cli.command import FIVE_MINUTES, Ids, Known, Name, Server, Shards, Wait, Yes, argument, command, sides
 from timeoutq.cli.lines import LONGEST_LINE, Sink, ids, ids_of, length, lines_of, piped_in, size_of, with_ended
 from timeoutq.cli.saying import exit_unless, patiently, progress, refuse, say, stop, sure
@@ -71,7 +69,7 @@ def states(
 @command()
 def requeue(
     queue: Known,
-    source: Annotated[Ended, typer.Option("--from", help="The state in which the tasks are now.", show_default=False)],
+    source: Annotated[Ended, "--from: The state in which the tasks are now."],
     match: Annotated[str | None, "GLOB: Only ids that match; * ? [a-z] as in Redis."] = None,
     cancelled: Annotated[bool, "With --from failed: those that were cancelled, too."] = False,
     expired: Annotated[bool, "With --from failed: calls that have expired, too."] = False,
@@ -322,9 +320,7 @@ def _words(politeness: Politeness) -> str:
 @command(name="import")
 def import_tasks(
     queue: Name,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="What export printed; stdin by default.")
-    ] = None,
+    file: Annotated[Path | None, argument("[FILE]", "What export printed; stdin by default.")] = None,
     skip_lines: Annotated[int, "N 0..: Leave out the first N lines, which an earlier import has taken."] = 0,
     lenient: Annotated[bool, "Leave broken lines out, and count them."] = False,
     tasks_only: Annotated[bool, "Leave all but the tasks of the file out."] = False,

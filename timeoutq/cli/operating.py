@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LOOKED_AT = 100  # of at most this many retried tasks, `retry` looks whether their hosts are banned
 PART = 500  # how many failed tasks of a kind are moved between two looks at how far the command is
 
-ManyIds = Annotated[list[str], typer.Argument(metavar="TASK...", help="Task ids.")]
+ManyIds = Annotated[list[str], argument("TASK...", "Task ids.")]
 Host = Annotated[str, argument("HOST", "example.com, example.com:8080, a URL of the host, or a group.")]
 
 

@@ -327,7 +327,7 @@ def worker(
 
 @command()
 def cleaner(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
+    queues: Annotated[list[str], argument("QUEUE...", "Names of queues.")],
     *, server: Server, logs: Log,
 ) -> None:  # fmt: skip
     """Take back expired leases and make due tasks ready. Workers do this too; any number of cleaners may run."""
