@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
@@ -338,13 +338,9 @@ def _worker(ground: Ground, seconds: float) -> Iterator[Figure]:
 
 
 def _calls(ground: Ground, seconds: float) -> Iterator[Figure]:
-    with ground.queue() as queue:
-        sending = app(queue.name, ground.url)
+    with ground.queue() as queue, closing(app(queue.name, ground.url)) as sending:
         calls = [sending.functions["nothing"].call(7, "seven")] * 1000
-        try:
-            tasks = _fill(seconds, 50_000, lambda: len(sending.put(calls)))
-        finally:
-            sending.sender.close()
+        tasks = _fill(seconds, 50_000, lambda: len(sending.put(calls)))
         rate = _acks(ground, queue, f"{__name__}:calls", tasks, seconds)
         yield Figure("calls", rate, "calls/s", "one worker process, which runs calls of a function that does nothing")
 
