@@ -114,7 +114,7 @@ class Wait:
     open: set[bytes]
     wake: Callable[[], object]  # called when the wait is over, or has to listen
     found: dict[bytes, Ended] = field(default_factory=dict[bytes, Ended])
-    error: TimeoutqError | None = None
+    error: Exception | None = None
 
     def outcome(self) -> dict[str, Ended]:
         """Give how tasks have ended, or raise the error that has ended the wait."""
