@@ -408,7 +408,6 @@ def measure(url: str | None, only: Sequence[str], seconds: float, tell: Callable
 
 
 def about(ground: Ground, began: str) -> dict[str, Any]:
-    """Tell where figures come from."""
     return {
         "began": began,
         "server": ground.server,

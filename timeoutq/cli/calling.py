@@ -262,8 +262,6 @@ Schedule = Annotated[str, argument("NAME", "Name of the schedule.")]
 
 @dataclass(frozen=True)
 class When:
-    """When a schedule puts its task."""
-
     cron: Annotated[str | None, "LINE: Minute, hour, day, month, weekday: '0 9 * * 1-5'."] = None
     tz: Annotated[str | None, "ZONE: The zone of --cron: Europe/Berlin."] = None
     every: Annotated[Seconds | None, "Again and again after this time."] = None

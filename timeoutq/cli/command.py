@@ -82,7 +82,6 @@ def options(
 
 
 def argument(metavar: str, help: str, **how: Any) -> Any:
-    """Give an argument."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, **how)
 
 

@@ -40,11 +40,9 @@ class Sink:
     as_json: Annotated[bool, "--json: Print JSON."] = False
 
     def document(self, value: Any) -> None:
-        """Print one JSON document."""
         typer.echo(to_json(value))
 
     def answer(self, document: Any, words: str) -> None:
-        """Print a JSON document, or words."""
         typer.echo(to_json(document) if self.as_json else words)
 
     def facts(
@@ -64,7 +62,6 @@ class Sink:
             self.rows(columns, map(row, things))
 
     def outcome(self, outcome: Outcome) -> None:
-        """Print the answer to each id."""
         self.rows(("task", "answer"), ((task, str(answer)) for task, answer in outcome.items()))
 
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

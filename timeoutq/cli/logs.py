@@ -29,8 +29,6 @@ Failed = tuple[type[BaseException], BaseException, TracebackType | None] | tuple
 
 @dataclass(frozen=True)
 class Log:
-    """What a command logs, and how."""
-
     log_level: Annotated[str, "debug, info, warning or error."] = "info"
     log_json: Annotated[bool, "Log lines as JSON, with fields for queue, task and error."] = False
 
@@ -67,7 +65,6 @@ class Log:
 
 
 def write(level: int, words: str, **fields: object) -> None:
-    """Log a line with these fields."""
     telling.say(log, level, "%s", words, fields=fields)
 
 

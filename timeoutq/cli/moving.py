@@ -33,8 +33,6 @@ Null = Annotated[bool, "--null -0: Ids end with a NUL, not a newline, in files a
 
 
 class Ended(StrEnum):
-    """The states that tasks are put back from."""
-
     done = "done"
     failed = "failed"
 

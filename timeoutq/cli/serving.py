@@ -103,8 +103,6 @@ class Queues:
 
 @dataclass(frozen=True)
 class Attempts:
-    """When a task is tried again."""
-
     retry: Annotated[
         str | None,
         "TIME,TIME,…: Delays before new attempts, like 10,30,60 or 500ms,10s,5m,2h,1d (three delays: four attempts, "
@@ -135,8 +133,6 @@ class Attempts:
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker works on, and how."""
-
     queues: Annotated[
         list[str] | None,
         argument(

@@ -38,16 +38,12 @@ _COMMENT = re.compile(rb"(?:\A|[ \t])#.*", re.DOTALL)
 
 
 class By(StrEnum):
-    """What tasks are grouped by."""
-
     host = "host"
     domain = "domain"
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where many tasks come from."""
-
     path: Annotated[Path | None, "--file -f: File of ids, one per line; blanks around an id are cut; - is stdin."] = (
         None
     )
@@ -59,8 +55,6 @@ class Source:
 
 @dataclass(frozen=True)
 class Sitemaps:
-    """The sitemaps that a command names."""
-
     sources: Annotated[
         list[str] | None,
         "--sitemap URL|FILE: Put the pages of a sitemap, an index or a robots.txt; may be given again.",
@@ -74,8 +68,6 @@ class Sitemaps:
 
 @dataclass(frozen=True)
 class How:
-    """How tasks are put or scheduled."""
-
     again: Annotated[bool, "Also put done and failed tasks back."] = False
     group: Annotated[str | None, "The host to which the tasks belong, once the queue is polite."] = None
     priority: Annotated[
@@ -108,7 +100,6 @@ class Intake:
 
     @property
     def takes_urls(self) -> bool:
-        """Whether tasks are URLs."""
         return self.urls or self.by is not None
 
     def run(self, tasks: list[str], out: Sink) -> None:
@@ -256,7 +247,6 @@ class Intake:
         return raw(id) if group is None else Task(id, group=group)
 
     def _refuse(self, where: str, error: InvalidInput) -> None:
-        """Count and tell what is left out."""
         is_url = isinstance(error, BadUrl)
         self.refused["URL" if is_url else "sitemap"] += 1
         said = error.words if isinstance(error, BadUrl) else str(error)

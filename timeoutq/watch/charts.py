@@ -63,12 +63,10 @@ class Span:
     high: float
 
     def x(self, at: float) -> float:
-        """Give the place of a moment."""
         part = (at - self.begin) / (self.end - self.begin) if self.end > self.begin else 0.5
         return LEFT + part * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        """Give the place of a value."""
         return HEIGHT - BOTTOM - value / self.high * (HEIGHT - TOP - BOTTOM)
 
 

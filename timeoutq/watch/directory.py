@@ -34,8 +34,6 @@ _META = re.compile(rb"timeoutq:\{([A-Za-z0-9._-]{1,64})\}:meta")  # a whole key:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A queue that was found."""
-
     name: str
     stats: Stats | None  # None when the queue cannot be read
     trouble: str = ""  # why the queue cannot be read

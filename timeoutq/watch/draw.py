@@ -63,13 +63,11 @@ def render(seen: Snapshot, width: int = 80, height: int = 24) -> RenderableType:
 
 
 def heading(queue: str, width: int, *, paused: bool) -> Text:
-    """Draw the title of a view."""
     name = (safe(queue, max(8, width)), "bold cyan")
     return Text.assemble(("timeoutq ", "bold"), name, (" PAUSED", "bold white on red") if paused else "")
 
 
 def framed(lines: Sequence[Text], title: Text, width: int, border: str = DIM) -> Panel:
-    """Draw a frame around lines."""
     return Panel(Group(*lines), title=title, title_align="left", border_style=border, width=width)
 
 
@@ -340,7 +338,6 @@ def _stack(tables: Sequence[Table], width: int, room: int) -> list[Text]:
 
 
 def show(seen: Snapshot) -> None:
-    """Print a snapshot once."""
     console = Console(highlight=False)
     console.print(render(seen, console.width, max(24, console.height)))
 

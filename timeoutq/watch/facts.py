@@ -126,7 +126,6 @@ def ahead(moment: Any, began: float, ended: float) -> float | None:
 
 
 def as_text(reply: Any) -> str:
-    """Give a reply as text."""
     return reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
 
 

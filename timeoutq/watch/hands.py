@@ -83,7 +83,6 @@ def rows_of(queue: AnyQueue, wish: Wish) -> Rows:
 
 
 def told_of(queue: AnyQueue, task: str) -> Told:
-    """Tell all about a task."""
     reason = queue.why(task)
     info, message = reason.info, safe(advised(reason, records.KEYED, queue.name))
     lines = [(safe(task), "bold"), ("", ""), (f"{info.state or 'unknown'}: {message}", "yellow"), ("", "")]

@@ -203,7 +203,6 @@ def _watch(
 
 
 def _take(screen: Screen, wish: Wish, found: Any) -> None:
-    """Show what came of a wish."""
     if isinstance(found, Rows):
         screen.show(found)
     elif isinstance(found, TimeoutqError):

@@ -30,8 +30,6 @@ _ASKED = (("INFO",), ("CLUSTER", "INFO"), ("CLUSTER", "NODES"), ("CONFIG", "GET"
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What was seen of one node."""
-
     name: str  # as people write it: its host and its port
     primary: bool
     silent: str = ""  # why the node cannot be asked; empty if it answers

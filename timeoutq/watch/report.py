@@ -51,8 +51,6 @@ figcaption { font-weight: 600; padding: .9rem 0 .2rem; }
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that a report tells of a queue."""
-
     seen: Snapshot
     minutes: Sequence[Period]
     hours: Sequence[Period]

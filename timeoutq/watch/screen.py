@@ -24,8 +24,6 @@ VIEWS = {"o": OVERVIEW, "t": TASKS, "h": HOSTS, "c": QUEUES, "?": HELP}
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the screen wants from the queue."""
-
     what: str
     """fetch: the rows of a list; explain: all about a task; queue: another queue; leave: nothing more; else a verb."""
     target: str = ""  # the task, the host or the queue; of `fetch`, the view whose rows are wanted
@@ -73,8 +71,6 @@ VERBS: Mapping[str, Verb] = {
 
 @dataclass(slots=True)
 class Screen:
-    """What is shown."""
-
     queue: str
     read_only: bool = False
     view: str = OVERVIEW
@@ -152,24 +148,20 @@ class Screen:
             self._keep_in_sight()
 
     def explain(self, task: str, lines: Sequence[tuple[str, str]], host: str) -> None:
-        """Take what was told of a task."""
         if self.view == TASK and task == self.task:
             self.lines, self.host_of = lines, host
             self.top = min(self.top, max(0, len(lines) - self.height))
 
     def say(self, words: str, *, failed: bool = False) -> None:
-        """Take what an act has given."""
         self.said = (words, "bold red" if failed else "green")
 
     def acted(self, wish: Wish, words: str) -> None:
-        """Take that a wish was carried out, and the words for it."""
         self.say(words)
         if wish.what in ("pause", "resume"):
             self.paused = wish.what == "pause"
 
     @property
     def at(self) -> int:
-        """The place of the selected row."""
         return next((i for i, row in enumerate(self.found.rows) if name_of(row) == self.selected), 0)
 
     @property

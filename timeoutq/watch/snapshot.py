@@ -86,7 +86,6 @@ def snapshot(queue: AnyQueue, rows: int = 20) -> Snapshot:
 
 
 async def snapshot_async(queue: AnyAsyncQueue, rows: int = 20) -> Snapshot:
-    """Look at the queue as `snapshot` does, for asyncio."""
     return await queue.run(_look(queue, rows))
 
 
