@@ -61,7 +61,6 @@ class Head:
         self.html = any("text/html" in value for value in self.each(b"accept"))
 
     def each(self, name: bytes) -> list[str]:
-        """Give all values of a header."""
         return [value.decode("latin-1").strip() for value in self._headers.get(name, ())]
 
     def first(self, name: bytes) -> str:

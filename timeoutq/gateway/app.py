@@ -43,7 +43,6 @@ class Gateway:
         state.polls, state.watcher = Polls(state.queues, settings), Watcher(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if scope["type"] == "lifespan":
             await receive()
             self.state.watcher.begin()

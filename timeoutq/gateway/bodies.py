@@ -139,7 +139,6 @@ def arguments_of(endpoint: Callable[..., Any]) -> type[msgspec.Struct]:
 
 
 def id_of(task: Id) -> TaskId:
-    """Give an id as the queue takes it."""
     return task if isinstance(task, str) else task.b64
 
 
@@ -155,7 +154,6 @@ def payload_of(given: msgspec.Raw, task: TaskId = "") -> bytes | None:
 
 
 def task_of(given: str | NewTask) -> str | Task:
-    """Give a task as `put` takes it."""
     if isinstance(given, str):
         return given
     if (given.task is None) == (given.b64 is None):

@@ -28,7 +28,6 @@ class Caller:
         return queue is None or any(glob == "*" or fnmatchcase(queue, glob) for glob in self.queues)
 
     def require(self, needs: str, queue: str | None = None) -> None:
-        """Raise a problem unless the caller may do this."""
         if self.may(needs, queue):
             return
         if self.read_only and needs != "look":

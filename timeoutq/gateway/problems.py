@@ -53,7 +53,6 @@ class Problem(Exception):
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Give the problem that tells of an error."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, msgspec.ValidationError):

@@ -162,7 +162,6 @@ class Request:
         await self._send(message)
 
     async def still_counts(self) -> bool:
-        """Say whether the caller may still come in."""
         return await self.state.access.still_counts(self.caller, self.secret)
 
     def refusal(self, problem: Problem) -> Response:

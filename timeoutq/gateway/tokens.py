@@ -93,7 +93,6 @@ def described(name: str, queues: Sequence[str], allow: Sequence[str], expires: f
 
 
 def load(talk: Talk) -> Flow[Table]:
-    """Read all tokens."""
     entries, (seconds, micros) = yield from ask(talk, [("HGETALL", KEY), ("TIME",)], _SLOT)
     found: dict[str, Token] = {}
     broken: list[str] = []
@@ -149,7 +148,6 @@ class TokenBook:
         return self.new(name, queues=["*"], allow=SCOPES)[0] if self.table().empty else None
 
     def table(self) -> Table:
-        """Read all tokens."""
         return self._client.run(load(self._client.talk))
 
     def revoke(self, name: str) -> bool:

@@ -84,7 +84,6 @@ def _asked(visit: Visit, name: str, error: str = "", *, words: Mapping[str, Any]
 
 
 async def put_form(visit: Visit, form: Form | None = None, error: str = "") -> Response:
-    """Show the form for new tasks, with what was typed, and what is wrong with it."""
     names = ("ids", "payload", "after", "at", "group", "priority", "again")
     polite = (await visit.hub.snapshot(visit.name)).stats.politeness is not None
     given = {name: form.get(name, "") if form else "" for name in names}
@@ -92,7 +91,6 @@ async def put_form(visit: Visit, form: Form | None = None, error: str = "") -> R
 
 
 async def put(visit: Visit) -> Response:
-    """Put or schedule the tasks of the form."""
     form = await visit.form()
     try:
         tasks, when, again = _wanted(form), _when(form), form.get("again") == "1"
@@ -169,7 +167,6 @@ def _but(left: int, words: str) -> str:
 
 @act
 async def retry(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
-    """Make failed tasks ready again."""
     tasks = chosen(visit, form)
     count = await queue.retry_failed(*tasks)
     return f"{counted(count, 'task')} ready again" + _but(len(tasks) - count, "not in failed"), count > 0
@@ -240,7 +237,6 @@ async def resume(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
 
 @act
 async def block(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
-    """Keep all workers from a host for a time."""
     host, seconds = _host(form), _length(form.get("for", "3600"), "for")
     time = paint.LENGTHS.get(seconds) or age(seconds)
     sure(visit, form, host=host, time=time)
@@ -319,13 +315,11 @@ async def _through(
 
 @act
 async def retry_kind(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
-    """Make all failed tasks of a kind ready again, in steps, with progress."""
     return await _move_kind(visit, form, queue, "retrying")
 
 
 @act
 async def forget_kind(visit: Visit, form: Form, queue: AnyAsyncQueue) -> Done:
-    """Forget all failed tasks of a kind, in steps, with progress."""
     return await _move_kind(visit, form, queue, "forgetting")
 
 

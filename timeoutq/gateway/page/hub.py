@@ -54,7 +54,6 @@ class Walk:
 
     @property
     def told(self) -> str:
-        """How far it is, in words."""
         if self.trouble:
             return f"stopped after {self.done:,}: {self.trouble}"
         if self.ended is not None:

@@ -214,7 +214,6 @@ async def tasks(visit: Visit) -> Response:
 
 
 async def kind(visit: Visit) -> Response:
-    """List the failed tasks of one kind, a page at a time."""
     wanted = visit.query.get("kind", "")
     page = await visit.queue.failures.tasks(wanted, visit.query.get("cursor") or None, ROWS)
     return await _list(visit, page, "Failures", "Failed tasks of one kind", f"kind?kind={quote(wanted, safe='')}")
@@ -239,7 +238,6 @@ async def _list(visit: Visit, page: Page, tab: str, heading: str, here: str, ref
 
 
 async def task(visit: Visit) -> Response:
-    """Show all that is known of a task, whatever its id is."""
     return await _shown(visit, "task.html", "task", tab="Tasks")
 
 

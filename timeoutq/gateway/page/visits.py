@@ -68,7 +68,6 @@ class Visit(Request):
 
     @cached_property
     def query(self) -> QueryParams:
-        """The fields of the query."""
         return QueryParams(self.head.query)
 
     def task(self) -> str:
@@ -111,7 +110,6 @@ class Visit(Request):
         return self.go(f"{self.at.base}/q/{self.name}{below}", message, kind)
 
     def go(self, where: str, message: str, kind: str = "good") -> Response:
-        """Lead to a page, which shows the message."""
         answer = RedirectResponse(where, 303)
         said = json.dumps({"kind": kind, "text": safe(message, LONGEST_MESSAGE)}).encode()
         answer.set_cookie(

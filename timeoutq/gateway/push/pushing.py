@@ -72,7 +72,6 @@ class Endpoint:
         self._trying = False  # whether the task that tries after a block is under way
 
     def left(self, now: float) -> float:
-        """Give for how many seconds nothing is sent."""
         return max(0.0, self.until - now)
 
     def try_begin(self, now: float) -> bool:
@@ -120,7 +119,6 @@ class Push(Serves):
         self._patience = patience
 
     def serve(self, place: Place) -> Callable[[Lease], Awaitable[Result]]:
-        """Give what posts the tasks of this queue."""
         return _Sending(place, self._secrets, self._patience).push
 
 
