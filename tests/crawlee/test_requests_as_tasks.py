@@ -50,6 +50,8 @@ def test_a_request_whose_key_is_no_url_counts_for_the_host_of_its_url() -> None:
 def test_a_key_of_more_than_a_kibibyte_is_its_digest() -> None:
     longest = Request.from_url(URL, unique_key="ä" * 512)
     assert task_of(longest).task == longest.unique_key
+    one_letter_more = Request.from_url(URL, unique_key="ä" * 513)  # fewer characters than 1,024, and more bytes
+    assert task_of(one_letter_more).task == id_of(one_letter_more.unique_key) != one_letter_more.unique_key
     longer = Request.from_url(f"{URL}?{'q' * 1024}")
     task = task_of(longer)
     assert task.task == id_of(longer.unique_key) != longer.unique_key

@@ -160,6 +160,19 @@ def test_retries_are_attempts_and_only_the_last_is_told_as_the_end(having: Backe
         assert told[3:] == [("started", "RUNNING"), ("finished", "FAILED")]
 
 
+def test_while_a_task_runs_again_it_began_when_its_first_attempt_did(having: Backends, tasks: Any) -> None:
+    with having(retry=[3600]):
+        result = tasks.sold_out.enqueue()
+        work_until(lambda info: info.failures == 1, result.id)
+        result.refresh()
+        began, queue = result.started_at, default_task_backend.app.queue("default")
+        assert began is not None
+        queue.schedule(result.id, at=0)
+        wait_until(queue.claim)
+        result.refresh()
+        assert (result.status, result.started_at) == (TaskResultStatus.RUNNING, began)
+
+
 def test_an_attempt_that_was_lost_has_an_error_also_when_the_task_is_done(usual: None, tasks: Any) -> None:
     result = tasks.add.enqueue(1)
     queue = default_task_backend.app.queue("default")
@@ -240,6 +253,20 @@ def test_on_commit(having: Backends, tasks: Any) -> None:
         with pytest.raises(TaskResultDoesNotExist):
             tasks.add.get_result(lost.id)
         assert tasks.add.enqueue(1).enqueued_at is not None  # outside of a transaction
+
+
+def test_on_commit_of_another_database(having: Backends, tasks: Any) -> None:
+    with having(on_commit="other"):
+        with transaction.atomic(), transaction.atomic(using="other"):
+            result = tasks.add.enqueue(1)
+            with pytest.raises(TaskResultDoesNotExist):
+                tasks.add.get_result(result.id)
+        assert tasks.add.get_result(result.id) == result
+        with pytest.raises(KeyError), transaction.atomic(using="other"):
+            lost = tasks.add.enqueue(1)
+            raise KeyError
+        with pytest.raises(TaskResultDoesNotExist):
+            tasks.add.get_result(lost.id)
 
 
 @pytest.mark.parametrize("value", [datetime(2026, 1, 1, tzinfo=UTC), {1}, object(), float("nan")])

@@ -35,7 +35,8 @@ DATABASES = {
         "HOST": os.environ.get("MARKET_HOST", ""),
         "USER": os.environ.get("MARKET_USER", ""),
         "CONN_MAX_AGE": int(os.environ.get("MARKET_CONN_MAX_AGE", "0")),
-    }
+    },
+    "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
 }
 TASKS = {
     "default": {
