@@ -40,7 +40,7 @@ class Crawlers(Storm):
         order = {**self._settings, "start": f"{self._site.url}/0", "folder": str(self._folder / name), "agent": name}
         self._folder.mkdir(exist_ok=True)
         with (self._folder / f"log-{self._started}").open("wb") as log:
-            self._processes[name] = begun(order, log)
+            self._processes[name] = begun(order, log, log)
 
     def read(self) -> list[str]:
         """Give the pages of all items."""
@@ -48,10 +48,10 @@ class Crawlers(Storm):
         return [json.loads(file.read_text())["url"].removeprefix(self._site.url) for file in files]
 
 
-def begun(order: Mapping[str, Any], errors: Any) -> subprocess.Popen[bytes]:
+def begun(order: Mapping[str, Any], errors: Any, output: Any = subprocess.PIPE) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [os.environ.get("TIMEOUTQ_CRAWLEE_PYTHON", sys.executable), "-m", "tests.rig.spiders.crawled"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+        stdin=subprocess.PIPE, stdout=output, stderr=errors,
     )  # fmt: skip
     assert process.stdin is not None
     process.stdin.write(json.dumps(order).encode())
