@@ -92,8 +92,9 @@ def test_a_program_that_a_function_left_behind_ends_with_its_process(
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_copy_that_a_function_forks_ends_when_it_is_asked_to(call: Callable[..., Result[Any]]) -> None:
-    assert call("ends_a_copy").wait(30) == -signal.SIGTERM
+@pytest.mark.parametrize("when", ["it sleeps", "it begins"])
+def test_a_copy_that_a_function_forks_ends_when_it_is_asked_to(call: Callable[..., Result[Any]], when: str) -> None:
+    assert call("ends_a_copy", when).wait(30) == -signal.SIGTERM
 
 
 @pytest.mark.usefixtures("worker")

@@ -37,7 +37,7 @@ BUDGETS = {
     "client": 3915,
     "crawlee": 480,
     "django": 695,
-    "functions": 5035,
+    "functions": 5045,
     "gateway": 5985,
     "lua": 4915,
     "rooms": 2900,

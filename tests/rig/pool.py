@@ -51,8 +51,15 @@ def _sleeps(begun: Any) -> None:
 
 
 @app.task(executor="process")
-def ends_a_copy() -> int | None:
-    """Give the exit code of a copy of this process that is asked to end while it sleeps."""
+def ends_a_copy(when: Literal["it sleeps", "it begins"]) -> int | None:
+    """Give the exit code of a copy of this process that is asked to end."""
+    if when == "it begins":
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(20)
+            os._exit(0)
+        os.kill(pid, signal.SIGTERM)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     fork = multiprocessing.get_context("fork")
     begun = fork.Event()
     copy = fork.Process(target=_sleeps, args=(begun,))

@@ -327,13 +327,14 @@ def _first_argument(error: BaseException) -> str:
 def serve(number: int, level: int, module: str) -> None:
     """Run calls until the worker ends: the whole life of a pool process; `number` is its end of the wire."""
     for one in _STOPS:  # not SIG_IGN, which programs would inherit that functions start
-        signal.signal(one, partial(_heard, os.getpid()))
+        signal.signal(one, _ignore)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     _end_with_worker()
     wire, lock = Connection(number), threading.Lock()
     os.set_inheritable(number, False)
-    # a copy that a function forks has no part in the calls
-    os.register_at_fork(after_in_child=partial(forks.lead_nowhere, [number]))
+    os.register_at_fork(
+        before=forks.hold_signals, after_in_parent=forks.let_signals_come, after_in_child=partial(_be_copy, number)
+    )
 
     def say(said: Said) -> None:
         data = _ENCODER.encode(said)
@@ -360,11 +361,17 @@ def _import(module: str) -> None:
         forks.importing = ""
 
 
-def _heard(pool: int, number: int, frame: object) -> None:
-    """Do nothing in the pool process, for its worker decides; end a copy that a function has forked."""
-    if os.getpid() != pool:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+def _ignore(number: int, frame: object) -> None:
+    """Do nothing on a signal: the worker decides when its pool processes end."""
+
+
+def _be_copy(wire: int) -> None:
+    """Have a copy that a function forks no part in the calls, and end when it is asked to."""
+    forks.lead_nowhere([wire])
+    for number in _STOPS:
+        if signal.getsignal(number) is _ignore:  # else it is the function's own
+            signal.signal(number, signal.SIG_DFL)
+    forks.let_signals_come()
 
 
 def _end_with_worker() -> None:

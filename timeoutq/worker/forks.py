@@ -41,7 +41,7 @@ def watched(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     global _watching  # a hook of the process is registered once and stays
     if sys.platform != "win32" and not _watching:
         _watching = True
-        os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals_come, after_in_child=_be_copy)
+        os.register_at_fork(before=hold_signals, after_in_parent=let_signals_come, after_in_child=_be_copy)
     me = object()
     _loops[me] = (threading.get_ident(), loop)
     try:
@@ -50,13 +50,14 @@ def watched(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         _loops.pop(me, None)
 
 
-def _hold_signals() -> None:
-    # until the copy has handlers of its own: a signal that comes earlier would arrive in the parent
-    if sys.platform != "win32" and _loops:
+def hold_signals() -> None:
+    """Keep signals until a copy has handlers of its own: those that come earlier are lost, or arrive in the parent."""
+    if sys.platform != "win32":
         _before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
 
-def _let_signals_come() -> None:
+def let_signals_come() -> None:
+    """Let those signals come that were held."""
     mask = _before.__dict__.pop("mask", None)
     if sys.platform != "win32" and mask is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -90,7 +91,7 @@ def _be_copy() -> None:
                     ready.clear()
                 loop.call_soon(_leave_loop)
         _loops.clear()
-    _let_signals_come()
+    let_signals_come()
 
 
 def _leave_loop() -> None:
