@@ -112,6 +112,16 @@ def test_a_claim_that_leaves_tasks_leaves_one_stroke_of_the_bell(queue: Queue, r
     assert raw.lrange(bell, 0, -1) == ["1"], "for the one that is left"
 
 
+def test_tasks_that_come_back_one_by_one_leave_one_stroke_of_the_bell(queue: Queue, raw: redis.Redis) -> None:
+    bell = queue.operations.key("bell")
+    queue.put("a", "b")
+    first, second = queue.claim(2)
+    raw.delete(bell)
+    for lease in (first, second):
+        queue.release(lease)
+        assert raw.lrange(bell, 0, -1) == ["1"]
+
+
 def test_stats_tell_since_when_tasks_are_ready(queue: Queue, raw: redis.Redis) -> None:
     queue.put("a")
     raw.hset(queue.operations.key("stats"), "todos_since", 1000)
