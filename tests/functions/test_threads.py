@@ -122,6 +122,29 @@ async def test_where_no_more_threads_can_be_started_those_that_are_there_run_all
     await app.aclose()
 
 
+async def test_where_no_more_threads_can_be_started_the_end_of_a_call_is_told_before_the_next_begins(
+    app: App, jobs: AsyncQueue, few: Callable[[int], None]
+) -> None:
+    few(1)
+    signs = {name: threading.Event() for name in ("first", "others")}
+
+    @app.task(retry=[])
+    def waits(sign: str) -> bool:
+        return signs[sign].wait(20)
+
+    first = await waits.adelay("first")
+    async with working(Calls(app, threads=3), jobs) as worker:
+        await until(lambda: len(worker.running) == 1)
+        others = await app.aput([waits.call("others")] * 2)
+        await until(lambda: len(worker.running) == 3)
+        signs["first"].set()
+        async with asyncio.timeout(10):
+            assert await first
+        signs["others"].set()
+        assert [await call for call in others] == [True, True]
+    await app.aclose()
+
+
 async def test_a_call_that_has_waited_for_a_thread_beyond_its_time_never_begins(
     app: App, jobs: AsyncQueue, queue: Queue, few: Callable[[int], None]
 ) -> None:

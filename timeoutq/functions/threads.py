@@ -132,7 +132,7 @@ class Threads:
                     break
                 if self._waiting:
                     self._ring()
-                else:
+                if not self._waiting or self._short:  # short of threads, there may be none that hears the bell
                     self._tell()
                 try:
                     if not one.over.done():  # else nobody waits for it any more
