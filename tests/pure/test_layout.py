@@ -39,7 +39,7 @@ BUDGETS = {
     "django": 695,
     "functions": 5045,
     "gateway": 5985,
-    "lua": 4915,
+    "lua": 4910,
     "rooms": 2900,
     "scrapy": 2320,
     "server": 3355,

@@ -48,9 +48,9 @@ do
     end
     lasting.keep(rows) -- goes before the tasks: one that is done without its time would block its id for ever
     local ended = {}
-    for _, id in ipairs(move(from, key.done, ids, lasts)) do ended[#ended + 1] = id end
-    for _, id in ipairs(done.finish(from, ids, kept)) do ended[#ended + 1] = id end
-    for _, id in ipairs(move(from, nil, ids, gone)) do ended[#ended + 1] = id end
+    for _, moved in ipairs({move(from, key.done, ids, lasts), done.finish(from, ids, kept), move(from, nil, ids, gone)}) do
+      for i = 1, #moved do ended[#ended + 1] = moved[i] end
+    end
     for i = 1, #ids do which[i] = lasts[i] or kept[i] or gone[i] end
     return ended
   end

@@ -20,7 +20,6 @@ do
 
   -- mine: which of the ids are still leased to their tokens; late is not lost while nobody took the task back
   function leases.mine(ids, tokens)
-    if #ids == 1 then return {call('HGET', key.owners, ids[1]) == tokens[1]} end
     local held = call('HMGET', key.owners, unpack(ids))
     for i = 1, #ids do held[i] = held[i] == tokens[i] end
     return held
@@ -34,9 +33,9 @@ do
     return locks
   end
 
-  -- set: set keys to values, or all to one value, for a time, ms: in one command, if the server has MSETEX (Valkey 9.1, Redis 8.4) and the user may
-  -- call it, or one by one. Those that `are_old` are there, unless they have run out. `several`: has the server MSETEX?
-  -- nil: not asked
+  -- set: set keys to values, or all to one value, for a time, ms: in one command, if the server has MSETEX (Valkey 9.1,
+  -- Redis 8.4) and the user may call it, or one by one. Those that `are_old` are there, unless they have run out.
+  -- `several`: has the server MSETEX? nil: not asked
   local several
   function leases.set(names, values, ms, are_old)
     local allowed, one = false, type(values) == 'string' and values

@@ -182,7 +182,6 @@ do
   -- read: words at.. = count, id * count; gives the ids, and where they end
   function tasks.read(at)
     local count = tonumber(args[at])
-    if count == 1 then return {args[at + 1]}, at + 2 end
     return {unpack(args, at + 1, at + count)}, at + count + 1
   end
 

@@ -97,10 +97,7 @@ DEFECTS: Mapping[str, Defect] = {
     ),
     "owner": Defect(
         "a lease is ended or extended by whoever asks, and not by its owner alone",
-        (
-            Change("lua/leases.lua", "held[i] = held[i] == tokens[i]", "held[i] = held[i] and true"),
-            Change("lua/leases.lua", "ids[1]) == tokens[1]}", "ids[1]) and true}"),
-        ),
+        (Change("lua/leases.lua", "held[i] = held[i] == tokens[i]", "held[i] = held[i] and true"),),
     ),
     "ack": Defect(
         "an ack is taken with any token, while somebody has a lease",

@@ -6,7 +6,8 @@
 verb('extend', {flags = {'allow-oom'}, reads = {'schema', 'uses', 'lease_ms', 'wake_at'}}, function()
   local lease_ms = tonumber(args[3])
   local ids, tokens = leases.read(4)
-  local yes, limits, by = leases.mine(ids, tokens), has('runtime') and call('HMGET', key.runtime, unpack(ids)), cancel.marks_of(ids)
+  local yes, by = leases.mine(ids, tokens), cancel.marks_of(ids)
+  local limits = has('runtime') and call('HMGET', key.runtime, unpack(ids))
   local codes, first, any = {}, now + lease_ms, false
   for i = 1, #ids do
     local left = limits and number(limits[i], math.huge) - now or lease_ms
