@@ -139,6 +139,31 @@ def test_a_cancelled_run_that_would_run_again_goes_to_failed(
         assert [one.task for one in face.claim()] == [f"{HOST}next"], "the place of the host is free"
 
 
+@pytest.mark.parametrize("rules", [None, Politeness(0, 1)], ids=["plain", "polite"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda face, leases: face.ack(leases, again_in=0),
+        lambda face, leases: face.fail(leases, "broken", retry_in=0),
+        lambda face, leases: face.release(leases),
+        lambda face, leases: answers(face, face.operations.crash(leases, "died")),
+    ],
+    ids=["ack for a time", "retry", "release", "crash"],
+)
+def test_a_cancelled_run_that_ends_twice_in_one_call_counts_once(
+    face: Any, end: Callable[[Any, list[Lease]], object], rules: Politeness | None
+) -> None:
+    face.configure(politeness=rules or "off")
+    face.put(HOST)
+    leases = face.claim() * 2
+    face.cancel(HOST, by="kim")
+    end(face, leases)
+    stats = face.stats()
+    assert (stats.failed, stats.scheduled, stats.counters["cancelled"]) == (1, 0, 1)
+    assert set(stats.counters.values()) == {1}
+    assert [kind.count for kind in face.failures.list()] == [1]
+
+
 def test_a_retried_task_is_not_cancelled_any_more(face: Any) -> None:
     face.put("a")
     lease = face.claim()[0]

@@ -397,6 +397,24 @@ def test_a_full_server_keeps_no_record_of_an_attempt_that_fails(queue: Queue, ra
     assert names(raw, queue) == set()
 
 
+def test_a_full_server_goes_on_with_the_record_of_a_call_that_has_one(queue: Queue) -> None:
+    queue.put("done", "failed")
+    for attempt, retries, is_full in ((1, [0, 0], False), (2, [0, 0], True), (3, [-1], True)):
+        leases = {lease.task: lease for lease in queue.claim(2, wait=5)}
+        assert set(leases) == {"done", "failed"}
+        said = f"{attempt} 0 5 9 f".encode()
+        failing = [leases[task] for task in ("failed", "done")[: len(retries)]]
+        calls = queue.operations.fail(
+            failing, retries, [b"no"] * len(failing), results={0: Kept(b"no", 60_000)}, records={0: said, 1: said}
+        )
+        if attempt == 3:
+            calls += queue.operations.ack([leases["done"]], results={0: Kept(b"1", 60_000)}, records={0: said})
+        queue.run(sending.answers(queue.talk, [call.when_full or call if is_full else call for call in calls]))
+    ways = {one.task: (one.how, [attempt.how for attempt in one.attempts]) for one in queue.results.ended(10)}
+    assert ways == {"done": ("done", ["failed", "failed", "done"]), "failed": ("failed", ["failed"] * 3)}
+    assert {task: queue.inspect(task).state for task in ways} == {"done": State.DONE, "failed": State.FAILED}
+
+
 def test_the_list_of_ended_calls_is_short_and_a_full_server_keeps_no_record(queue: Queue, raw: Any) -> None:
     for part in range(6):
         ids = [f"{part}-{at}" for at in range(250)]

@@ -75,7 +75,7 @@ async def test_nobody_hears_of_a_def_that_outlives_its_worker(monkeypatch: pytes
         begun.set()
         goes_on.wait(30)
 
-    crew = threads.Threads("worker", told.append)
+    crew = threads.Threads("worker", 1, told.append)
     call = asyncio.create_task(crew.run("a", stuck))
     try:
         await asyncio.to_thread(begun.wait, 10)

@@ -145,13 +145,13 @@ async def test_where_no_more_threads_can_be_started_the_end_of_a_call_is_told_be
     await app.aclose()
 
 
-async def test_a_call_that_has_waited_for_a_thread_beyond_its_time_never_begins(
-    app: App, jobs: AsyncQueue, queue: Queue, few: Callable[[int], None]
+async def test_where_no_more_threads_can_be_started_the_time_of_a_call_counts_from_when_it_has_one(
+    app: App, jobs: AsyncQueue, few: Callable[[int], None]
 ) -> None:
     few(1)
     goes_on, begun = threading.Event(), list[str]()
 
-    @app.task(retry=[])
+    @app.task(retry=[], max_runtime=0.1)
     def hold() -> None:
         begun.append("hold")
         goes_on.wait(30)
@@ -160,20 +160,41 @@ async def test_a_call_that_has_waited_for_a_thread_beyond_its_time_never_begins(
     def work() -> None:
         begun.append("work")
 
+    async with working(Calls(app, threads=3), jobs) as worker:
+        await hold.adelay()
+        await until(lambda: worker.tally.failed == 1)  # and the function goes on, in the one thread
+        await app.aput([work.call(), work.call()])
+        await until(lambda: len(worker.running) == 2)
+        await asyncio.sleep(0.3)  # longer than they may run
+        assert (begun, worker.tally.failed) == (["hold"], 1)
+        goes_on.set()
+        await until(lambda: worker.tally.acked == 2)
+    assert (begun, worker.tally.failed) == (["hold", "work", "work"], 1)
+    await app.aclose()
+
+
+async def test_where_threads_can_be_started_again_as_many_calls_run_as_before(
+    app: App, jobs: AsyncQueue, few: Callable[[int], None]
+) -> None:
+    few(1)
+    goes_on, meet = threading.Event(), threading.Barrier(3)
+
     @app.task(retry=[])
-    def last() -> None:
-        begun.append("last")
+    def hold() -> bool:
+        return goes_on.wait(30)
+
+    @app.task(retry=[])
+    def work() -> int:
+        return meet.wait(20)
 
     async with working(Calls(app, threads=3), jobs) as worker:
         await hold.adelay()
-        await until(lambda: begun == ["hold"])
-        await work.adelay()
-        await until(lambda: worker.tally.failed == 1)
-        await last.adelay()
+        await until(lambda: len(worker.running) == 1)
+        calls = await app.aput([work.call() for _ in range(3)])
+        await until(lambda: len(worker.running) == 3)
+        few(2)
         goes_on.set()
-        await until(lambda: worker.tally.acked == 2)
-    assert begun == ["hold", "last"]
-    assert queue.stats().failed == 1
+        assert sorted([int(await call) for call in calls]) == [0, 1, 2]
     await app.aclose()
 
 
@@ -185,9 +206,9 @@ async def test_a_call_for_which_no_thread_can_be_started_goes_back_and_no_attemp
     @app.task(retry=[])
     def work() -> None: ...
 
-    call = await work.adelay()
+    call, *_ = await app.aput([work.call() for _ in range(4)])
     async with working(Calls(app, threads=3), jobs) as worker:
-        await until(lambda: queue.stats().scheduled == 1)
+        await until(lambda: queue.stats().scheduled == 4)
         assert (worker.tally.failed, queue.inspect(call.id).failures) == (0, 0)
     assert "no thread can be started to run functions: can't start new thread: raise `ulimit -u`" in caplog.text
     await app.aclose()
@@ -334,7 +355,7 @@ async def test_a_def_whose_turn_comes_when_the_worker_is_to_stop_goes_back_and_l
     async with asyncio.timeout(30):
         tally = await worker.run()
     assert (begun, tally.acked, tally.released, tally.failed) == ([], 0, 1, 0)
-    assert [place.shared[Hands].free.locked() for place in places] == [False]
+    assert [place.shared[Hands].threads.free.locked() for place in places] == [False]
     assert list(queue.states(call.id)) == ["todos"]
     await app.aclose()
 

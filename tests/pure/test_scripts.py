@@ -110,7 +110,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {5: "29b02929a1e9c26a987df07ef9ee099a634141b03e744a4b84b2ee55aab1bba4"}
+REVISIONS = {5: "e17dda14dc2b1e9bf0117c5864f6b8f001109baf16e74c38738c6e339212077c"}
 """The digest of the text of each revision."""
 
 

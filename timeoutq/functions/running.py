@@ -74,7 +74,7 @@ UNCHECKED = Secrets()  # reads a call without a look at its signature
 class Calls(Serves):
     """The handler of a worker that runs the calls of one app."""
 
-    new_threads: Callable[[str, Callable[[str], None]], Threads] = Threads
+    new_threads: Callable[[str, int, Callable[[str], None]], Threads] = Threads
     """Makes what carries out functions that are a plain `def`."""
     in_processes = True  # whether those with `executor="process"` have processes; else they have threads, too
     processes: Any = None  # the module of pool processes, if a function needs any
@@ -137,8 +137,7 @@ class Hands:
     """What runs the functions of a worker that are a plain `def`: one for all its queues."""
 
     def __init__(self, calls: Calls, place: Place) -> None:
-        self.free = asyncio.Semaphore(calls.threads)
-        self.threads = calls.new_threads(f"{place.name}-call", place.hangs)
+        self.threads = calls.new_threads(f"{place.name}-call", calls.threads, place.hangs)
         place.at_end(self.threads.close)
         self.processes: Processes | None = None
         # pool processes that start at the same time: more than there are processors would all begin late
@@ -244,7 +243,8 @@ class CallRunner:
         has_thread = False
         try:
             self._place.wait(lease)
-            has_thread = await hands.free.acquire()
+            await hands.threads.take()
+            has_thread = True
             if hands.processes is not None and opened.definition.settings.executor == "process":
                 hold = await hands.hold(hands.processes, lease.task, opened.definition)
             self._place.begin(lease)
@@ -258,7 +258,7 @@ class CallRunner:
             if hold is not None:
                 hold.leave()
             if has_thread:
-                hands.free.release()
+                hands.threads.give()
 
     async def _within_runtime(self, lease: Lease, opened: Opened, call: Run) -> Any:
         seconds = opened.settings.max_runtime

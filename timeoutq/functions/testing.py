@@ -99,7 +99,7 @@ class AppTest:
         if not same_thread:
             return asyncio.run(self._closing(handler, options))
         caller = _Caller()
-        handler.new_threads = lambda _name, _hangs: caller
+        handler.new_threads = lambda _name, _most, _hangs: caller
         return caller.serve(self._closing(handler, options))
 
     async def arun(self, **options: Any) -> Ran:
@@ -143,6 +143,15 @@ class _Caller(Threads):
 
     def __init__(self) -> None:  # pyright: ignore[reportMissingSuperCall]  # it has no threads of its own
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self.free = asyncio.Semaphore(1)
+
+    async def take(self) -> None:
+        """Wait for the one thread."""
+        await self.free.acquire()
+
+    def give(self) -> None:
+        """Leave it to the next call."""
+        self.free.release()
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:
         """Have a function called by the thread of the test."""

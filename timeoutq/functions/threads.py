@@ -38,15 +38,18 @@ class Threaded:
 class Threads:
     """As many threads as there are calls at once; they live as long as the worker.
 
-    A thread cannot be stopped: a call that nobody waits for any more keeps its thread, and the next call gets another.
+    A call takes a thread, runs functions in it, and gives it back. A thread cannot be stopped: a call that nobody waits
+    for any more keeps its thread, and the next call gets another.
     """
 
-    def __init__(self, name: str, hangs: Callable[[str], None]) -> None:
+    def __init__(self, name: str, most: int, hangs: Callable[[str], None]) -> None:
         """Prepare, in the event loop of the worker; `name` is what the names of the threads begin with.
 
-        `hangs` is called, with the words, when a function still runs though nobody has waited for it for a while.
+        `most` calls have a thread at once. `hangs` is called, with the words, when a function still runs though nobody
+        has waited for it for a while.
         """
         self._name, self._hangs = name, hangs
+        self.free = asyncio.Semaphore(most)
         self._loop, self._generation = asyncio.get_running_loop(), forks.generation
         self._waiting: deque[Threaded] = deque()
         self._bell: SimpleQueue[bool] = SimpleQueue()  # True has a thread look for calls, False ends it
@@ -54,41 +57,60 @@ class Threads:
         self._done: deque[Threaded] = deque()
         self._told = self._closed = self._short = False
         self._threads: int = 0
-        self._busy: int = 0
+        self._taken: int = 0  # by calls, and by functions for which nobody waits any more
+        self._withheld: int = 0  # of `free`, because no thread could be started
+
+    async def take(self) -> None:
+        """Wait until a thread is free. Raises `NoProcess` if there is no thread at all, and none can be started."""
+        await self.free.acquire()
+        while self._taken >= self._threads and not self._start():
+            self._withheld += 1
+            await self.free.acquire()
+        self._taken += 1
+
+    def give(self) -> None:
+        """Give back a thread that was taken."""
+        self._taken -= 1
+        self.free.release()
+        self._try_again()
+
+    def _try_again(self) -> None:
+        if self._withheld:
+            self._withheld -= 1
+            self.free.release()
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:
-        """Call a function in a thread, with the caller's context; give what it returns, or raise what it raises.
-
-        Raises `NoProcess` if there is no thread, and none can be started.
-        """
+        """Call a function in the thread that was taken, with the caller's context; give what it returns, or raises."""
         one = Threaded(task, call, copy_context(), self._loop.create_future())
-        if self._busy >= self._threads:
-            self._start()
-        self._busy += 1
         self._waiting.append(one)
         self._ring()
         try:
             await one.over
         except asyncio.CancelledError:
+            if not one.ended:
+                self._taken += 1
             self._loop.call_later(PATIENCE, self._look, one)
             raise
         if one.error is not None:
             raise one.error
         return one.value
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
         try:
             threading.Thread(target=self._live, name=f"{self._name}-{self._threads}", daemon=True).start()
         except RuntimeError as error:
             cure = "raise `ulimit -u` or the pids limit of the container, or lower --threads"
             if not self._threads:
+                self.free.release()
                 raise NoProcess(f"no thread can be started to run functions: {error}: {cure}") from None
             if not self._short:
                 self._short = True
                 words = "no more than %d threads run functions here, because another cannot be started: %s: %s"
                 telling.say(log, logging.WARNING, words, self._threads, error, cure)
-        else:
-            self._threads += 1
+            return False
+        self._threads += 1
+        self._try_again()
+        return True
 
     def close(self) -> None:
         """End the threads that are free; those at work end with the process."""
@@ -105,9 +127,11 @@ class Threads:
         self._told = False
         while self._done:
             one = self._done.popleft()
-            self._busy -= 1
             one.ended = True
-            if not one.over.done():  # if it is done, the coroutine was cancelled meanwhile
+            if one.over.done():  # the coroutine was cancelled meanwhile, and the thread is free only now
+                self._taken -= 1
+                self._try_again()
+            else:
                 one.over.set_result(None)
 
     def _ring(self) -> None:
@@ -132,7 +156,7 @@ class Threads:
                     break
                 if self._waiting:
                     self._ring()
-                if not self._waiting or self._short:  # short of threads, there may be none that hears the bell
+                if not self._waiting:
                     self._tell()
                 try:
                     if not one.over.done():  # else nobody waits for it any more

@@ -41,11 +41,14 @@ end
 
 -- stop: tasks that would be ready again (which[i]) and are cancelled go to failed: which[i] is false then, over[i] true
 function cancel.stop(ids, which, over)
-  local by, gone, whose = cancel.by(ids), {}, {}
+  local by, gone, whose, seen = cancel.by(ids), {}, {}, {}
   for i = 1, #by do
-    if by[i] and which[i] and call('SISMEMBER', key.in_progress, ids[i]) == 1 then
-      gone[#gone + 1], whose[#whose + 1] = ids[i], by[i]
-      which[i], over[i], by[i] = false, true, false
+    local id = ids[i]
+    if by[i] and which[i] then
+      which[i] = false
+      if not seen[id] and call('SISMEMBER', key.in_progress, id) == 1 then
+        gone[#gone + 1], whose[#whose + 1], seen[id], over[i] = id, by[i], true, true
+      end
     end
   end
   cancel.fail(gone, whose)

@@ -70,10 +70,16 @@ do
     return ms
   end
 
+  -- said_of: what a worker says of the attempt of its i-th lease, or nil. A full server begins no record
+  function results.said_of(id, i, given)
+    local said = given.records and given.records[i] or ''
+    return said ~= '' and (not given.full or call('EXISTS', results.record_of(id)) == 1) and said or nil
+  end
+
   -- keep: write the results of runs that are about to end (which[i]), and their records, if they end in a way (`how`,
   -- tokens, errors); gives the tasks that have a new one
   function results.keep(ids, which, given, how, tokens, errors)
-    local kept, times, least, over, records = {}, given.times or {}, {}, {}, not given.full and given.records or {}
+    local kept, times, least, over = {}, given.times or {}, {}, {}
     local names_of, values_of, last, ends = {}, {}, nil, nil -- what is kept, by its time
     local of = has('batches') and call('HMGET', key.batch_of, unpack(ids)) or {}
     for i = 1, #ids do
@@ -86,10 +92,11 @@ do
         keys[#keys + 1], values[#values + 1] = results.key_of(ids[i]), given.full and '' or body
         if given.full then count_up(key.stats, 'results_lost', 1) end
         kept[ids[i]] = true
-        if records[i] and records[i] ~= '' then
+        local said = results.said_of(ids[i], i, given)
+        if said then
           if tokens[i] ~= last then last, ends = tokens[i], ending(how, tokens[i]) end
           local name = results.record_of(ids[i])
-          keys[#keys + 1], values[#values + 1] = name, more(name, records[i] .. ends, errors and errors[i])
+          keys[#keys + 1], values[#values + 1] = name, more(name, said .. ends, errors and errors[i])
           over[#over + 1] = ids[i]
         end
       end

@@ -34,11 +34,11 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
     if yes[i] and held[i] == 1 and not block_of[id] then
       -- a lease ends only after its outcome is written: so a call that is refused half-way loses nothing
       codes[i], ended[#ended + 1], block_of[id] = 'O', id, tonumber(blocked[i] or -1)
-      local message, said = errors[i], given.records and not given.full and given.records[i] or ''
+      local message, said = errors[i], results.said_of(id, i, given)
       if retry < 0 and not marks[i] and string.sub(message, 1, 9) == 'expired: ' then -- it has not begun: no attempt
         late = late + 1
         failures.keep(id, message)
-        if said ~= '' then
+        if said then
           results.note(id, said, 'e', tokens[i], message)
           results.list({id})
         end
@@ -49,7 +49,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
       else
         call('HSET', key.attempts, id, number(counts[i], 0) + 1)
         failures.log(id, message, traces[i], texts)
-        if said ~= '' and not by[i] and not (fresh and fresh[id]) then results.note(id, said, 'f', tokens[i], message) end
+        if said and not by[i] and not (fresh and fresh[id]) then results.note(id, said, 'f', tokens[i], message) end
       end
       if marks[i] then
         anew[#anew + 1], is_anew[#anew + 1] = id, true
@@ -57,7 +57,7 @@ verb('fail', {flags = {'allow-oom'}, by = 4, if_room = true}, function()
         spent[#spent + 1] = id
         call('SMOVE', key.in_progress, key.failed, id)
       elseif by[i] then
-        stopped[#stopped + 1], whose[#whose + 1], told[#told + 1] = id, by[i], said ~= '' and said
+        stopped[#stopped + 1], whose[#whose + 1], told[#told + 1] = id, by[i], said or false
         call('SMOVE', key.in_progress, key.failed, id)
       else
         call('ZADD', key.scheduled, now + retry, id)
