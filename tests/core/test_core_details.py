@@ -9,6 +9,7 @@ import pytest
 
 from tests.rig.waiting import wait_until
 from timeoutq import LeaseLost, Queue
+from timeoutq.verbs import sending
 
 # ---- records
 
@@ -66,6 +67,28 @@ def test_a_claim_brings_four_mebibytes_of_payloads_at_most(face: Any) -> None:
         assert all(len(lease.payload) == 2**20 for lease in leases)
         face.ack(leases)
     assert found == [4, 4, 1]
+
+
+@pytest.mark.parametrize(("size", "reads"), [(100, 4), (5000, 37)])
+def test_a_claim_reads_small_payloads_by_the_hundred_and_others_by_eight(
+    queue: Queue, raw: Any, size: int, reads: int
+) -> None:
+    queue.put({f"t{i}": b"x" * size for i in range(300)})
+    queue.claim()  # from here on a claim asks nothing else for the first time
+    raw.config_resetstat()
+    assert len(queue.claim(292)) == 292
+    assert raw.info("commandstats")["cmdstat_hmget"]["calls"] == reads + 1  # and the settings
+
+
+def test_a_claim_of_many_says_which_have_failed_and_crashed_before(face: Any) -> None:
+    face.put({f"t{i}": i for i in range(6)})
+    leases = {lease.task: lease for lease in face.claim(6)}
+    face.fail(leases.pop("t3"), "no", retry_in=0)
+    face.run(sending.answers(face.talk, face.operations.crash([leases.pop("t1")], "died")))
+    face.release(list(leases.values()))
+    face.promote_due()
+    again = {lease.task: (lease.attempt, lease.crashes) for lease in face.claim(6)}
+    assert again == {f"t{i}": (1, 0) for i in range(6)} | {"t3": (2, 0), "t1": (1, 1)}
 
 
 def test_rights_are_proved_once_and_then_a_call_is_one_script(face: Any, raw: Any) -> None:

@@ -93,6 +93,28 @@ def test_a_task_acked_bare_leaves_no_id_in_done(face: Any, raw: redis.Redis, nam
     assert face.stats().counters["acked"] == 2
 
 
+def test_tasks_that_are_acked_bare_together_leave_no_ids_and_each_counts_once(
+    face: Any, raw: redis.Redis, name: str
+) -> None:
+    leases = leases_of(face, *"abcde")
+    raw.srem(f"timeoutq:{{{name}}}:in_progress", "c")  # somebody has taken it out by hand
+    answers = ack(face, *leases, leases[0], bare=range(6))
+    assert answers == ["ok", "ok", "lost", "ok", "ok", "lost"]
+    raw.sadd(f"timeoutq:{{{name}}}:in_progress", "c")
+    assert ack(face, leases[2], bare=[0]) == ["ok"]
+    stats = face.stats()
+    assert (stats.in_progress, stats.done, stats.counters["acked"]) == (0, 0, 5)
+
+
+def test_of_tasks_that_are_acked_bare_together_done_keeps_those_that_have_a_time(
+    face: Any, raw: redis.Redis, name: str
+) -> None:
+    acks = face.operations.ack(leases_of(face, "a", "b", "c"), bare=range(3), until={1: HOUR})
+    assert list(face.run(sending.answers(face.talk, acks))) == ["ok", "ok", "ok"]
+    assert raw.smembers(f"timeoutq:{{{name}}}:done") == {"b"}
+    assert face.stats().in_progress == 0
+
+
 def test_a_failure_is_kept_when_the_task_gives_up_not_before(face: Any) -> None:
     (lease,) = leases_of(face, "a")
     fail(face, lease, 0, kept("first"))

@@ -39,7 +39,7 @@ BUDGETS = {
     "django": 695,
     "functions": 5075,
     "gateway": 5985,
-    "lua": 4920,
+    "lua": 4940,
     "rooms": 2900,
     "scrapy": 2320,
     "server": 3355,

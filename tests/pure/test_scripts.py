@@ -110,7 +110,7 @@ def calls() -> dict[str, Call[Any]]:
     return {call.name: call for call in found}
 
 
-REVISIONS = {5: "e17dda14dc2b1e9bf0117c5864f6b8f001109baf16e74c38738c6e339212077c"}
+REVISIONS = {6: "c42de7ebcce7a52cc86792dd520ad1ea8a0809441e16e3aa2a41cdc837c9cacb"}
 """The digest of the text of each revision."""
 
 

@@ -155,6 +155,12 @@ def canonical(verb: str, reply: Any) -> Any:
     if verb == "repair":
         # how many entries a scan shows twice while a set grows is up to the server, by the seed of its hashes
         return [reply[0], pairs(reply[2:])]
+    if verb == "claim" and len(reply) > 4:
+        # a list in which nothing stands may be left out
+        return [
+            *reply[:4],
+            *(found if found and any(one is not None for one in found) else None for found in reply[4:7]),
+        ]
     if verb == "drained":
         return [*reply[:2], *(pairs(found) for found in reply[2:])]
     if verb == "batches" and len(reply) > 2 and isinstance(reply[1], int):

@@ -273,7 +273,7 @@ class World:
             *(self.at_times(0.2, lambda: section("payload", "new")) if alone else []),
             *self.at_times(0.35, lambda: self.found(held[0][0])),
             *self.at_times(0.15, lambda: self.results(n, "result", 1)),
-            *self.at_times(0.15, lambda: section("bare", *(at for at in range(1, n + 1) if self.happens(0.6)))),
+            *self.at_times(0.15, lambda: section("bare", *[at for at in range(1, n + 1) if self.happens(0.6)] or [n])),
             *self.at_times(0.15, lambda: self.pairs("until", n, lambda: self.one(1000, 100_000), 0.7)),
             *self.unknown(),
         ]

@@ -20,10 +20,18 @@ do
 
   -- move: ids[i] where which[i] go to another set, or nowhere; gives those that were there; which[i] says so afterwards
   local function move(from, into, ids, which)
+    local held = not into and #ids > 1 and quiet('SMISMEMBER', from, unpack(ids))
     for i = 1, #ids do
-      which[i] = which[i] and (into and quiet('SMOVE', from, into, ids[i]) or not into and quiet('SREM', from, ids[i])) == 1
+      which[i] = which[i] and (into and quiet('SMOVE', from, into, ids[i]) or held and held[i] or quiet('SREM', from, ids[i])) == 1
     end
     local moved = chosen(ids, which)
+    if held and #moved > 0 and quiet('SREM', from, unpack(moved)) < #moved then
+      local seen = {} -- an id is there twice
+      for i = 1, #ids do
+        which[i], seen[ids[i]] = which[i] and not seen[ids[i]], seen[ids[i]] or which[i]
+      end
+      moved = chosen(ids, which)
+    end
     if logging then events.moved(moved, from, into) end
     if not into then priority.forget(moved) end
     return moved
@@ -36,13 +44,16 @@ do
     return ended
   end
 
-  -- finish_each: `finish`, but the places `bare` leave no id, and ids[i] stays for spans[i] ms, whatever keep_done says
+  -- finish_each: `finish`, but the places `bare` leave no id, {} for all, and ids[i] stays for spans[i] ms, whatever
+  -- keep_done says
   function by_id.finish_each(from, ids, which, bare, spans)
     local lasts, kept, gone, rows = {}, {}, {}, {}
-    for _, place in ipairs(bare) do gone[tonumber(place) or 0] = true end
+    local all = bare and #bare == 0
+    if all and not next(spans) then return move(from, nil, ids, which) end
+    for _, place in ipairs(bare or none) do gone[tonumber(place) or 0] = true end
     for i = 1, #ids do
       lasts[i] = which[i] and spans[i] and true
-      gone[i] = which[i] and not lasts[i] and gone[i]
+      gone[i] = which[i] and not lasts[i] and (all or gone[i])
       kept[i] = which[i] and not lasts[i] and not gone[i]
       if lasts[i] then rows[#rows + 1], rows[#rows + 2] = now + tonumber(spans[i]), ids[i] end
     end

@@ -215,7 +215,8 @@ do
     if call('EXISTS', key.payload) == 0 then return ids end
     local bodies, bytes = {}, 0
     while #bodies < #ids and bytes < 4194304 do
-      local page = call('HMGET', key.payload, unpack(ids, #bodies + 1, math.min(#bodies + 8, #ids)))
+      local more = bytes < 1024 * #bodies and 100 or 8
+      local page = call('HMGET', key.payload, unpack(ids, #bodies + 1, math.min(#bodies + more, #ids)))
       for i = 1, #page do
         if bytes < 4194304 then bodies[#bodies + 1], bytes = page[i], bytes + (page[i] and #page[i] or 0) end
       end

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 PROTOCOL = 5
 """It grows when arguments, replies or their meanings change. Libraries of two numbers live side by side on a server."""
 
-REVISION = 5
+REVISION = 6
 """It grows with every change of the text within a protocol: a newer revision replaces an older one."""
 
 NAME = f"timeoutq{PROTOCOL}"

@@ -179,7 +179,7 @@ class Operations:
         for part, weight in cut([len(kept[at].body) if at in kept else 0 for at in range(len(leases))]):
             options = section("again", again_ms) if again_ms >= 0 else []
             if kept or gone or ends:
-                options += _end_words(_within(kept, part), _within(gone, part), _within(ends, part))
+                options += _end_words(_within(kept, part), _within(gone, part), _within(ends, part), len(leases[part]))
                 options += _record_words(records, part)
             call = self._ack(leases[part], options, weight)
             calls.append(self.if_room(call, links=False) if kept else call)
@@ -196,7 +196,7 @@ class Operations:
         if found.ids:
             options += section("put", *found.ids) + carried(found)
         kept = {} if result is None else {0: result}
-        options += _end_words(kept, {0: True} if bare else {}, {} if until_ms is None else {0: until_ms})
+        options += _end_words(kept, {0: True} if bare else {}, {} if until_ms is None else {0: until_ms}, 1)
         options += [] if record is None else section("records", record)
         bodies = [payload or b"", *found.payloads.values(), *(one.body for one in kept.values())]
         call = self._ack([lease], options, sum(map(len, bodies)))
@@ -524,10 +524,10 @@ def _record_words(records: Mapping[int, bytes] | None, part: slice) -> Words:
     return section("records", *(records.get(at, b"") for at in range(part.start, part.stop))) if records else []
 
 
-def _end_words(results: Mapping[int, Kept], bare: Collection[int], until: Mapping[int, int]) -> Words:
+def _end_words(results: Mapping[int, Kept], bare: Collection[int], until: Mapping[int, int], leases: int) -> Words:
     words = result_words(results)
     if bare:
-        words += section("bare", *(at + 1 for at in bare))
+        words += section("bare", *(at + 1 for at in bare if len(bare) < leases))
     return words + by_position("until", until)
 
 

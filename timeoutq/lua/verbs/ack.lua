@@ -4,10 +4,11 @@
 --       then   put=n ids that it found   payloads=pairs (position in put, payload)   groups=pairs (position in put,
 --       host)   priorities=pairs (position in put, priority)   improve=n positions in put, none for all: as of put
 --       results=pairs (position, result)   times=numbers (position, ms for which the result is kept)
---       bare=n positions of tasks whose ids are not kept in `done`   until=numbers (position, ms for which `done` keeps
---       the id, whatever keep_done says)   unique=numbers (position in put, ms): as of put   rerun=n positions in put,
---       none for all: as of put   records=n for each lease, what its worker says of the attempt, as in the key record:ID;
---       only for leases with results   full=0 the server has no memory for the results: they are kept empty, and counted
+--       bare=n positions of tasks whose ids are not kept in `done`, none for all   until=numbers (position, ms for which
+--       `done` keeps the id, whatever keep_done says)   unique=numbers (position in put, ms): as of put   rerun=n positions
+--       in put, none for all: as of put   records=n for each lease, what its worker says of the attempt, as in the key
+--       record:ID; only for leases with results   full=0 the server has no memory for the results: they are kept empty,
+--       and counted
 -- Reply letters, one per lease: O acked; k acked, and the id stays in done for ever, though `until` has a time for it;
 --       R this very call was carried out before; L the lease is not this token's
 verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true, reads = {'schema', 'uses', 'keep_done'}}, function()
@@ -18,7 +19,7 @@ verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true, reads = {'schema', '
   local unfit, priorities
   if given.put then unfit, priorities = tasks.cannot(given.put, given) end
   if unfit then return unfit end
-  local again_ms, bare, fresh, stopped = tonumber(given.again or -1), given.bare or none, nil, none
+  local again_ms, bare, fresh, stopped = tonumber(given.again or -1), given.bare, nil, none
   local spans, stays = again_ms < 0 and given['until'] or nil, nil
   -- a fingerprint cannot be forgotten after a time, but neither this ack nor the others of the call are refused for
   -- that: it stays
@@ -36,7 +37,7 @@ verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true, reads = {'schema', '
   -- a task that has itself run once more is marked like any other, before its run ends. One that puts itself while done
   -- tasks leave no id can be put only after its run has ended; until then the lease keeps the task alive
   local once_more = given.rerun and rerun.is_among(ids[1], found, given.rerun)
-  local itself = not once_more and again_ms < 0 and (setting.keep_done == 'no' or #bare > 0) and rerun.is_among(ids[1], found, {})
+  local itself = not once_more and again_ms < 0 and (setting.keep_done == 'no' or bare) and rerun.is_among(ids[1], found, {})
   if given.results and again_ms < 0 then
     local marks, ends = rerun.marks_of(ids), {}
     for i = 1, #ids do ends[i] = runs[i] and not marks[i] and not (once_more and ids[i] == ids[1]) end
@@ -59,7 +60,7 @@ verb('ack', {flags = {'allow-oom'}, by = 4, if_room = true, reads = {'schema', '
     end
     for i = 1, #ids do yes[i] = yes[i] and call('SREM', key.in_progress, ids[i]) == 1 end
     ended = chosen(ids, yes)
-  elseif spans or #bare > 0 then
+  elseif spans or bare then
     ended = done.finish_each(key.in_progress, ids, yes, bare, spans or {})
   else
     ended = done.finish(key.in_progress, ids, yes)

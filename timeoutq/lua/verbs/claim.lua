@@ -77,6 +77,11 @@ do
     wake.rouse(now + lease_ms)
   end
 
+  -- fields: what a hash says of each of these tasks; false if there is no such hash
+  local function fields(name, ids)
+    return (#ids < 4 or call('EXISTS', name) == 1) and call('HMGET', name, unpack(ids))
+  end
+
   -- nothing: the reply of a claim that leases nothing: when something is to be done next
   local function nothing(paused, lease_ms)
     local lease, due, turn = wake.first(key.leases), wake.first(key.scheduled), hosts.next_turn()
@@ -127,7 +132,7 @@ do
     -- the first lease notes which server gave it, so that already the first restart is noticed
     if not setting.run_id then call('HSET', key.meta, 'run_id', leases.run_id()) end
     if not recorded then return {now, deadline, fence, ids, false, false, false, rest} end -- a server sends empty lists more slowly
-    local failed, lost = call('HMGET', key.attempts, unpack(ids)), call('HMGET', key.crashes, unpack(ids))
-    return {now, deadline, fence, ids, failed, lost, bodies or call('HMGET', key.payload, unpack(ids)), rest}
+    local failed, lost = fields(key.attempts, ids), fields(key.crashes, ids)
+    return {now, deadline, fence, ids, failed, lost, bodies or fields(key.payload, ids), rest}
   end)
 end
