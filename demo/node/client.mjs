@@ -409,7 +409,8 @@ export class Client {
     const sections = { again: againIn === undefined ? undefined : ms(againIn, "againIn"), payload: pack(payload) };
     if (found.length) Object.assign(sections, { put: found.map((one) => one.task) }, carried(found));
     if (result !== undefined) Object.assign(sections, { results: [[1, result]], times: [[1, keepResult === undefined ? this.protocol.limits.result_kept_ms : ms(keepResult, "keepResult")]] });
-    return this.#ended("ack", leases, undefined, (_, count) => (bare ? { ...sections, bare: Array.from({ length: count }, (_unused, i) => i + 1) } : sections));
+    if (bare) sections.bare = [];
+    return this.#ended("ack", leases, undefined, () => sections);
   }
 
   /** Give leases back, after `delay` seconds, blocking their hosts for `block` seconds. */

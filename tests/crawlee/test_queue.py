@@ -24,7 +24,7 @@ from crawlee.storages import Dataset, KeyValueStore, RequestQueue
 
 from tests.rig.invariants import check
 from tests.worker.working import until
-from timeoutq import AsyncQueue, InvalidInput, Politeness, Queue, ServerFull, State
+from timeoutq import Answer, AsyncQueue, InvalidInput, Politeness, Queue, ServerFull, State
 from timeoutq.crawlee import TimeoutqStorageClient
 from timeoutq.crawlee import queue as module
 from timeoutq.crawlee.queue import TimeoutqRequestQueueClient as Client
@@ -97,6 +97,14 @@ async def test_it_answers_as_a_simple_model_does(opened: Client, seed: int) -> N
         assert (counts.total_request_count, counts.handled_request_count) == (len(states), done)
         assert counts.pending_request_count == len(states) - done
         assert await opened.is_finished() == (len(states) == done)
+
+
+async def test_a_request_that_has_failed_and_is_added_again_was_handled_already(opened: Client) -> None:
+    await opened.add_batch_of_requests([page(1)])
+    (lease,) = await opened.queue.claim()
+    await opened.queue.fail(lease, "it was claimed by hand", give_up=True)
+    (answer,) = (await opened.add_batch_of_requests([page(1)])).processed_requests
+    assert (answer.was_already_present, answer.was_already_handled) == (True, True)
 
 
 async def test_a_reclaimed_request_comes_back_as_it_is_now(opened: Client) -> None:
@@ -217,6 +225,19 @@ async def test_a_lease_that_is_lost_ends_nothing(opened: Client, url: str, caplo
     assert (await opened.mark_request_as_handled(first), await opened.reclaim_request(second)) == (None, None)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert await opened.fetch_next_request() == page(1 if first.url == page(1).url else 2)
+
+
+async def test_late_news_of_a_lost_lease_leaves_the_newer_lease_on_its_request(opened: Client, url: str) -> None:
+    await opened.add_batch_of_requests([page(1)])
+    assert await opened.fetch_next_request() == page(1)
+    (lost,) = opened._held.values()
+    with Queue(opened.queue.name, url) as hand:
+        hand.forget(lost.task)
+        hand.put(lost.task)
+    request = await opened.fetch_next_request()
+    assert request == page(1)
+    opened._lost(lost, Answer.LOST)  # the keeper hears of it only with its next extension
+    assert await told(opened.mark_request_as_handled(request)) == (True, True)
 
 
 async def test_a_queue_with_a_name_is_purged_also_while_others_live_on_it(url: str, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.rig.waiting import until, wait_until
-from timeoutq import State
+from timeoutq import Queue, State
 from timeoutq.functions import BadArguments, CallTooLarge, UnknownFunction
 
 pytest.importorskip("django", reason="Django 6.0 needs Python 3.12: `.ci/long django` runs these tests")
@@ -308,6 +308,21 @@ def test_an_unknown_result(usual: None, tasks: Any) -> None:
     for id in ("123", "default:add:none", "nowhere:add:1", "", "a b:c"):
         with pytest.raises(TaskResultDoesNotExist):
             tasks.add.get_result(id)
+
+
+def test_a_task_that_ends_while_its_result_is_asked_for_has_a_result(
+    usual: None, tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, inspect = tasks.add.enqueue(1), Queue.inspect
+
+    def late(queue: Queue, id: str) -> Any:
+        work()
+        info = inspect(queue, id)
+        assert info.state is None, "a task that is done leaves no id"
+        return info
+
+    monkeypatch.setattr(Queue, "inspect", late)
+    assert tasks.add.get_result(result.id).return_value == 2
 
 
 def test_results_that_are_not_kept(having: Backends, tasks: Any) -> None:

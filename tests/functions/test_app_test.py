@@ -87,6 +87,21 @@ def test_functions_run_in_the_thread_of_the_test_if_it_asks_for_that() -> None:
         assert met[3] == (False, "by the test")
 
 
+@pytest.mark.parametrize("same_thread", [False, True])
+def test_a_function_that_raises_what_ends_an_iterator_fails(same_thread: bool) -> None:
+    own = App("own")
+
+    @own.task(retry=[])
+    def first() -> int:
+        return next(iter(list[int]()))
+
+    with own.test() as t:
+        call = first.delay()
+        t.run(same_thread=same_thread)
+        with pytest.raises(CallFailed, match="StopIteration"):
+            call.wait()
+
+
 def test_a_function_in_the_thread_of_the_test_sees_what_a_middleware_has_set() -> None:
     own, said, met = App("threads"), ContextVar("said", default="nothing"), list[str]()
 

@@ -76,9 +76,10 @@ async def test_nobody_hears_of_a_def_that_outlives_its_worker(monkeypatch: pytes
         goes_on.wait(30)
 
     crew = threads.Threads("worker", 1, told.append)
+    await crew.take()
     call = asyncio.create_task(crew.run("a", stuck))
     try:
-        await asyncio.to_thread(begun.wait, 10)
+        assert await asyncio.to_thread(begun.wait, 10)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -89,6 +90,23 @@ async def test_nobody_hears_of_a_def_that_outlives_its_worker(monkeypatch: pytes
     finally:
         goes_on.set()
         crew.close()
+
+
+async def test_nobody_hears_of_a_def_that_ends_soon_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "PATIENCE", 0.05)
+    told, goes_on = list[str](), threading.Event()
+    crew = threads.Threads("worker", 1, told.append)
+    await crew.take()
+    call = asyncio.create_task(crew.run("a", lambda: goes_on.wait(30)))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    goes_on.set()
+    await crew.run("b", lambda: None)  # in the same thread: the first one has ended
+    await asyncio.sleep(0.1)
+    crew.close()
+    assert told == []
 
 
 @pytest.mark.breaking

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.rig.waiting import until
+from tests.rig.waiting import until, wait_until
 from timeoutq import AsyncQueue, Lease, Queue, Worker
 from timeoutq.functions import App, BadFunction, CallExpired, CallFailed, CallNext, Calls, Context, threads
 from timeoutq.functions.running import Hands
@@ -196,6 +196,51 @@ async def test_where_threads_can_be_started_again_as_many_calls_run_as_before(
         goes_on.set()
         assert sorted([int(await call) for call in calls]) == [0, 1, 2]
     await app.aclose()
+
+
+async def threaded(crew: threads.Threads, call: Callable[[], Any]) -> Any:
+    await crew.take()
+    try:
+        return await crew.run("task", call)
+    finally:
+        crew.give()
+
+
+async def test_threads_can_be_started_again_also_while_all_that_are_there_hang(
+    few: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "AGAIN", 0.05)
+    few(1)
+    crew, hangs = threads.Threads("worker", 2, print), threading.Event()
+    hung = asyncio.create_task(threaded(crew, lambda: hangs.wait(30)))
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(threaded(crew, lambda: "quick")) for _ in range(3)]
+    hung.cancel()
+    await asyncio.wait([hung])
+    few(1)
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*others) == ["quick"] * 3
+    hangs.set()
+    crew.close()
+
+
+async def test_a_call_that_is_cancelled_when_its_function_has_just_ended_gives_its_thread_back_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    crew, goes_on = threads.Threads("worker", 2, print), threading.Event()
+    first = asyncio.create_task(threaded(crew, lambda: None))
+    await asyncio.sleep(0)
+    wait_until(lambda: crew._told)  # the loop is blocked while the thread tells it of the end
+    first.cancel()
+    await asyncio.wait([first])
+    slow = asyncio.create_task(threaded(crew, lambda: goes_on.wait(30)))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        assert await threaded(crew, lambda: "quick") == "quick", "it has a thread of its own"
+    goes_on.set()
+    assert await slow
+    assert (crew._taken, caplog.messages) == (0, [])
+    crew.close()
 
 
 async def test_a_call_for_which_no_thread_can_be_started_goes_back_and_no_attempt_counts(

@@ -155,9 +155,12 @@ class _Caller(Threads):
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:
         """Have a function called by the thread of the test."""
-        over: Future[Any] = Future()
+        over: Future[tuple[Any, BaseException | None]] = Future()
         self._calls.put((over, partial(copy_context().run, call)))
-        return await asyncio.wrap_future(over)
+        value, error = await asyncio.wrap_future(over)
+        if error is not None:
+            raise error
+        return value
 
     def close(self) -> None:
         """Leave the thread to the test."""
@@ -172,9 +175,9 @@ class _Caller(Threads):
                 if not over.set_running_or_notify_cancel():
                     continue
                 try:
-                    over.set_result(call())
+                    over.set_result((call(), None))
                 except BaseException as error:  # whatever a function raises is the end of its call
-                    over.set_exception(error)
+                    over.set_result((None, error))
             return done.result()
 
 

@@ -19,6 +19,7 @@ from timeoutq.worker import forks
 
 log = logging.getLogger(__name__)
 
+AGAIN = 1.0  # seconds after which it is tried again to start a thread
 PATIENCE = 5.0  # seconds that a function may go on after it was to end; then its thread hangs
 
 
@@ -30,6 +31,7 @@ class Threaded:
     call: Callable[[], Any]
     context: Context
     over: asyncio.Future[None]
+    left: bool = False  # nobody waits for it, and it has the thread of its call
     ended: bool = False
     value: Any = None
     error: BaseException | None = None
@@ -58,13 +60,12 @@ class Threads:
         self._told = self._closed = self._short = False
         self._threads: int = 0
         self._taken: int = 0  # by calls, and by functions for which nobody waits any more
-        self._withheld: int = 0  # of `free`, because no thread could be started
 
     async def take(self) -> None:
         """Wait until a thread is free. Raises `NoProcess` if there is no thread at all, and none can be started."""
         await self.free.acquire()
         while self._taken >= self._threads and not self._start():
-            self._withheld += 1
+            self._loop.call_later(AGAIN, self.free.release)
             await self.free.acquire()
         self._taken += 1
 
@@ -72,12 +73,6 @@ class Threads:
         """Give back a thread that was taken."""
         self._taken -= 1
         self.free.release()
-        self._try_again()
-
-    def _try_again(self) -> None:
-        if self._withheld:
-            self._withheld -= 1
-            self.free.release()
 
     async def run(self, task: str, call: Callable[[], Any]) -> Any:
         """Call a function in the thread that was taken, with the caller's context; give what it returns, or raises."""
@@ -88,6 +83,7 @@ class Threads:
             await one.over
         except asyncio.CancelledError:
             if not one.ended:
+                one.left = True
                 self._taken += 1
             self._loop.call_later(PATIENCE, self._look, one)
             raise
@@ -109,7 +105,6 @@ class Threads:
                 telling.say(log, logging.WARNING, words, self._threads, error, cure)
             return False
         self._threads += 1
-        self._try_again()
         return True
 
     def close(self) -> None:
@@ -128,10 +123,9 @@ class Threads:
         while self._done:
             one = self._done.popleft()
             one.ended = True
-            if one.over.done():  # the coroutine was cancelled meanwhile, and the thread is free only now
+            if one.left:  # its thread is free only now
                 self._taken -= 1
-                self._try_again()
-            else:
+            elif not one.over.done():  # else the coroutine is being cancelled
                 one.over.set_result(None)
 
     def _ring(self) -> None:
