@@ -120,10 +120,11 @@ def test_a_call_that_has_expired_is_listed_with_the_attempts_that_began(ran: boo
 
 
 def test_a_def_that_waited_for_a_thread_began_when_it_got_one(url: str, queue: Queue) -> None:
-    own, go_on = App(queue.name, url=url, threads=1), threading.Event()
+    own, begun, go_on = App(queue.name, url=url, threads=1), threading.Event(), threading.Event()
 
     @own.task(keep_result=60)
     def slow() -> bool:
+        begun.set()
         return go_on.wait(30)
 
     @own.task(keep_result=60)
@@ -132,7 +133,8 @@ def test_a_def_that_waited_for_a_thread_began_when_it_got_one(url: str, queue: Q
     calls = own.put([slow.call(), slow.call()])
     with at_work(own):
         wait_until(lambda: all(one.info().state == "in_progress" for one in calls))
-        claimed = time.time()
+        assert begun.wait(30)  # a call is in progress as soon as it is claimed, before its function begins
+        claimed = time.time() + 0.01  # the times of a record are rounded to milliseconds
         wait_until(lambda: time.time() > claimed + 0.5)
         go_on.set()
         assert [one.wait(30) for one in calls] == [True, True]

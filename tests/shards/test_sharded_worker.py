@@ -13,12 +13,13 @@ import pytest
 from tests.rig.invariants import check
 from tests.rig.proxy import Fault, Proxy
 from tests.worker.working import ended, until
-from timeoutq import Ack, GiveUp, Lease, Release, Retry, Task, Worker
+from timeoutq import Ack, GiveUp, InvalidInput, Lease, Release, Retry, Task, Worker
 from timeoutq.client.shards import AsyncShardedQueue, ShardedQueue
 from timeoutq.client.shards.route import tags
 from timeoutq.client.shards.working import tended, tenders
 from timeoutq.server.calls import BYTES
 from timeoutq.verbs.sending import answer
+from timeoutq.worker.runs import Run
 
 SHARDS = 5
 PAGES = [f"https://h{i}.example/" for i in range(60)]
@@ -151,6 +152,21 @@ async def test_leases_of_two_shards_with_the_same_fence_are_two(queue: ShardedQu
         assert len(own.held) == 2
         own.done(one.key, one, None)
         assert [[lease.task for lease in ends.acks] for ends in own.shards] == [["t0"], [], [], [], []]
+
+
+async def test_after_one_shard_has_refused_what_was_found_nothing_of_it_goes_to_the_others(queue: ShardedQueue) -> None:
+    async with AsyncShardedQueue(queue.name, queue.given[0], shards=SHARDS) as mine:
+        own, lease = Worker(mine, nothing, signals=False)._leases[0], Lease("t", "w:1:2#1@0", 0.0, fence=7)
+        own.divide()
+        own.took([lease])
+        own.finished(Run(lease, None, 0.0), Ack(put=PAGES), raised=False)
+        first, *others = [ends for ends in own.shards if ends.puts]
+        (sent,) = first.take()
+        assert sent.verb == "put" and len(others) > 1
+        own.refused(sent, InvalidInput("no"))
+        taken = [call for ends in own.shards for call in ends.take()]
+    assert [(call.verb, call.found, call.leases) for call in taken] == [("fail", 0, [lease])]
+    assert not any(map(len, own.shards))
 
 
 @pytest.fixture

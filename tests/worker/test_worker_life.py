@@ -257,6 +257,28 @@ async def test_after_max_tasks_the_worker_ends_and_says_so(
     assert queue.stats().todos == 250
 
 
+async def test_handlers_that_run_count_as_tasks_so_no_more_than_max_tasks_are_ever_claimed(
+    url: str, queue: Queue
+) -> None:
+    begun, first, others = list[str](), asyncio.Event(), asyncio.Event()
+
+    async def handler(lease: Lease) -> None:
+        begun.append(lease.task)
+        await (first if len(begun) == 1 else others).wait()
+
+    queue.put([f"t{i}" for i in range(50)])
+    async with AsyncQueue(queue.name, url, timeout=5) as mine:
+        worker = Worker(mine, handler, concurrency=20, max_tasks=5, signals=False)
+        running = asyncio.create_task(drained(worker))
+        await until(lambda: len(begun) >= 5)
+        first.set()
+        await until(lambda: worker.tally.acked)  # a claim, if one is wanted, goes with this ack
+        others.set()
+        tally = await running
+    assert (tally.claimed, len(begun), tally.end) == (5, 5, "max_tasks")
+    assert queue.stats().todos == 45
+
+
 # ---- signals
 
 
