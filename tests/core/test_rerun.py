@@ -211,6 +211,7 @@ def test_a_batch_ends_with_the_last_run_of_its_task(face: Any) -> None:
     assert face.batches.put("b", Task("a", 2, rerun=True), "c")[0] == "rerun"
     face.batches.seal("b", "callback")
     face.ack(lease)
+    assert face.batches.look("b")["b"].outstanding == 2
     face.ack(face.claim(1))
     assert face.batches.look("b")["b"].outstanding == 1
     face.ack(face.claim(1))
