@@ -17,6 +17,7 @@ ENOUGH = 64
 """With this many ends to send, or tasks to claim, an exchange always pays, even while other exchanges are under way."""
 MOST_AHEAD = 4 * BATCH
 """So many claimed tasks may wait for a handler, however fast they end: one claim runs, and the server has the next."""
+MORE = 0.01  # seconds: as many tasks as end in this time are claimed ahead, too; few in one exchange cost more
 FIRST_TRIP = 0.005  # the first guess of how long an exchange takes, seconds
 ODD_TRIP = 0.05  # an exchange that takes longer, and four times as long as a slow one, counts as one of this length
 SHORTEST_LOOK = 0.05  # the shortest time over which a rate is measured, seconds
@@ -39,7 +40,8 @@ class Pace:
     def __init__(self, concurrency: int, prefetch: int | None, timeout: float, now: float) -> None:
         """Prepare; `timeout` is the length of a lease in seconds, `now` the monotonic clock.
 
-        `prefetch` is how many claimed tasks may wait for a free handler; None: as many as end during two exchanges.
+        `prefetch` is how many claimed tasks may wait for a free handler; None: as many as end during two exchanges,
+        and 10 ms more.
         """
         self._concurrency, self._prefetch, self._timeout = concurrency, prefetch, timeout
         self.rate = 0.0  # tasks that end per second
@@ -80,7 +82,7 @@ class Pace:
         if self._prefetch is not None:
             return self._prefetch
         # as many as end during two slow exchanges, but no more than end in a third of a lease
-        during_two = self.rate * (2 * self.slow_trip + 0.002)
+        during_two = self.rate * (2 * self.slow_trip + MORE)
         return int(min(during_two, self.rate * self._timeout / 3, MOST_AHEAD))
 
     def found_at_once(self) -> int:

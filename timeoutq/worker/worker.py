@@ -81,7 +81,7 @@ class Worker:
         `max_runtime` unless they are given here, are those of each queue.
 
         `handler` is a callable or `module:function`. `concurrency` is how many handlers run at once; `prefetch` is how
-        many claimed tasks wait here for a handler (None: as many as handlers finish in two exchanges). `retry`
+        many claimed tasks wait here for a handler (None: as many as handlers end in two exchanges and 10 ms). `retry`
         replaces the queue's policy, `max_runtime` (seconds) its limit. `burst` ends the worker when all its queues are
         drained. On SIGTERM the worker claims no more, lets running handlers finish, sends what they gave, all within
         `drain_deadline` seconds, and gives the other tasks back; on SIGINT or a second SIGTERM it gives all tasks back
